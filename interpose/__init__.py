@@ -1,0 +1,1 @@
+"""The virtual GPU that lives inside every training process. Imports nothing by itself."""

@@ -1,0 +1,1 @@
+"""Flow-level network simulation: topology, NCCL's choices, max-min sharing with rollback."""
