@@ -1,0 +1,137 @@
+"""Builds the C++ extension against the torch of the running interpreter: `python -m interpose.build`.
+
+One build per torch version, kept beside the package if that folder is writable, else in the user's cache. A stamp of the
+sources and of the torch version is stored with it, so that `interpose.extension` can tell a stale build from a good one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "csrc"
+REBUILD = f"{sys.executable} -m interpose.build"
+
+
+def torch_version() -> str:
+    """Version of the installed torch without importing it (the import takes seconds)."""
+    from importlib.metadata import version
+
+    return version("torch")
+
+
+def torch_root() -> Path:
+    """Folder of the installed torch package, without importing it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise RuntimeError(f"torch is not installed for {sys.executable}: pip install torch")
+    return Path(spec.origin).parent
+
+
+def build_dir() -> Path:
+    """Where the extension for this torch and this Python lies or will lie."""
+    name = f"torch{torch_version()}-cp{sys.version_info.major}{sys.version_info.minor}"
+    chosen = os.environ.get("PHANTOM_BUILD_DIR")
+    if chosen:
+        return Path(chosen) / name
+    beside = Path(__file__).parent / "_build"
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+        return beside / name
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "phantom" / "extension" / name
+
+
+def stamp() -> str:
+    """Fingerprint of the sources, of torch and of Python."""
+    digest = hashlib.sha256(f"{torch_version()} {sys.version_info[:2]}".encode())
+    for path in sorted(SOURCES.glob("*")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def library() -> Path:
+    """Path of the built extension."""
+    return build_dir() / "_C.so"
+
+
+def is_current() -> bool:
+    """Whether the built extension fits the sources and the installed torch."""
+    mark = build_dir() / "stamp"
+    return library().exists() and mark.exists() and mark.read_text() == stamp()
+
+
+def _write_ninja_file(out: Path) -> None:
+    root = torch_root()
+    includes = [root / "include", root / "include/torch/csrc/api/include", Path(sysconfig.get_paths()["include"])]
+    flags = [
+        "-O2",
+        "-g1",
+        "-std=c++20",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wno-unused-function",
+        "-Wno-sign-compare",
+        "-DTORCH_EXTENSION_NAME=_C",
+        "-D_GLIBCXX_USE_CXX11_ABI=1",
+        *(f"-isystem {path}" for path in includes),
+    ]
+    libs = f"-L{root / 'lib'} -Wl,-rpath,{root / 'lib'} -lc10 -ltorch_cpu -ltorch -ltorch_python"
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        raise RuntimeError("no C++ compiler found: install g++ (Debian: apt-get install g++) or set CXX")
+    cached_compiler = f"{shutil.which('ccache') or ''} {compiler}".strip()
+    lines = [
+        f"cxx = {cached_compiler}",
+        f"flags = {' '.join(flags)}",
+        "rule cc",
+        "  command = $cxx -MMD -MF $out.d $flags -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "rule link",
+        f"  command = {compiler} -shared $in -o $out {libs}",
+    ]
+    objects = []
+    for source in sorted(SOURCES.glob("*.cpp")):
+        objects.append(f"{source.stem}.o")
+        lines.append(f"build {source.stem}.o: cc {source}")
+    lines += [f"build _C.so: link {' '.join(objects)}", "default _C.so", ""]
+    (out / "build.ninja").write_text("\n".join(lines))
+
+
+def build(*, verbose: bool = False) -> Path:
+    """Builds the extension if it is not current and returns its path.
+
+    Raises RuntimeError with the compiler's output when it fails. Safe against parallel calls (file lock).
+    """
+    import fcntl
+
+    out = build_dir()
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_current():
+            return library()
+        mark = stamp()
+        _write_ninja_file(out)
+        ninja = shutil.which("ninja", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+        if not ninja:
+            raise RuntimeError(f"ninja not found: {sys.executable} -m pip install ninja")
+        jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 2))
+        done = subprocess.run([ninja, "-C", str(out), "-j", jobs], capture_output=not verbose, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"building the extension failed:\n{done.stdout or ''}{done.stderr or ''}")
+        (out / "stamp").write_text(mark)
+    return library()
+
+
+if __name__ == "__main__":
+    print(build(verbose="-q" not in sys.argv))

@@ -1,0 +1,39 @@
+// The CPU clock of each thread that issues device work.
+#pragma once
+
+#include "Time.h"
+
+namespace phantom {
+
+struct Clock {
+  explicit Clock(uint32_t clock_id, Picoseconds start_ps) : id(clock_id), now_ps(start_ps) {}
+  const uint32_t id;                        // 0 is the rank's main clock
+  std::atomic<Picoseconds> now_ps;
+  std::atomic<Picoseconds> reported_ps{-1}; // last value that the simulator knows
+  Picoseconds cpu_time_ns = -1;             // cpu_time=measured: thread CPU time at the last exit from a hook
+
+  void advance(Picoseconds by_ps) { now_ps.fetch_add(by_ps, std::memory_order_relaxed); }
+  void notBefore(Picoseconds time_ps) {
+    if (now_ps.load(std::memory_order_relaxed) < time_ps) now_ps.store(time_ps, std::memory_order_relaxed);
+  }
+};
+
+// The calling thread's clock; made on first use, starting at what inheritClock() left for this thread, else at the
+// main clock. An autograd worker thread uses the clock of the thread that called backward.
+Clock& thisThreadClock();
+bool thisThreadHasClock();
+void inheritClock(Picoseconds start_ps);   // call in the new thread before its first device work
+void endThreadClock();                     // the thread is about to end
+void setBackwardOwner();                   // the calling thread starts a backward pass
+void resetClocksAfterFork();
+
+// Host time spent by one intercepted call. `kind` chooses the modelled cost; under cpu_time=measured the thread's own
+// CPU time since the last hook is taken instead.
+enum class HostWork { kOperator, kView, kCollective, kQuery, kSync, kStore, kTimeRead };
+void chargeHost(HostWork kind);
+void hookLeft();                           // cpu_time=measured: what follows is the script's own time
+
+template <typename F>
+void forEachClock(F&& visit);              // defined in Clock.cpp for its users there
+
+}  // namespace phantom
