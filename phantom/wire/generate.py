@@ -1,0 +1,44 @@
+"""Regenerates simulator_pb2.py, simulator_pb2.pyi and simulator_pb2_grpc.py from simulator.proto.
+
+Run `python -m phantom.wire.generate` (needs grpcio-tools) after changing the .proto and commit the result.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def relax(source: str) -> str:
+    """Returns generated source with package-relative imports and without the generator's version checks.
+
+    The checks refuse any runtime older than the generator, although these few messages use nothing newer than
+    protobuf 4 and grpcio 1.63; a training environment keeps its own protobuf, so they are taken out.
+    """
+    source = re.sub(
+        r"^from phantom\.wire import simulator_pb2", "from . import simulator_pb2", source, flags=re.M
+    )
+    source = re.sub(r"^from google\.protobuf import runtime_version.*\n", "", source, flags=re.M)
+    source = re.sub(r"^_runtime_version\.Validate[^(]*\([^)]*\)\n", "", source, flags=re.M)
+    source = re.sub(r"^GRPC_GENERATED_VERSION.*?^    \)\n\n", "", source, flags=re.M | re.S)
+    return source
+
+
+def main() -> None:
+    """Runs protoc in this folder and rewrites its output in place. Raises RuntimeError if protoc fails."""
+    from grpc_tools import protoc  # a build tool, absent at run time
+
+    here = Path(__file__).parent
+    # Compiled from the repository's root, so that the descriptor's name cannot collide with another project's.
+    root = here.parent.parent
+    outputs = [f"--{kind}_out={root}" for kind in ("python", "pyi", "grpc_python")]
+    status = protoc.main(["", f"-I{root}", *outputs, str(here / "simulator.proto")])
+    if status != 0:
+        raise RuntimeError(f"protoc ended with status {status}")
+    for name in ("simulator_pb2.py", "simulator_pb2_grpc.py"):
+        path = here / name
+        path.write_text(relax(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
