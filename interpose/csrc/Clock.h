@@ -3,6 +3,8 @@
 
 #include "Time.h"
 
+#include <functional>
+
 namespace phantom {
 
 struct Clock {
@@ -10,6 +12,7 @@ struct Clock {
   const uint32_t id;                        // 0 is the rank's main clock
   std::atomic<Picoseconds> now_ps;
   std::atomic<Picoseconds> reported_ps{-1}; // last value that the simulator knows
+  std::atomic<bool> waiting{false};         // blocked in a request: the simulator knows, and moves it
   Picoseconds cpu_time_ns = -1;             // cpu_time=measured: thread CPU time at the last exit from a hook
 
   void advance(Picoseconds by_ps) { now_ps.fetch_add(by_ps, std::memory_order_relaxed); }
@@ -33,7 +36,8 @@ enum class HostWork { kOperator, kView, kCollective, kQuery, kSync, kStore, kTim
 void chargeHost(HostWork kind);
 void hookLeft();                           // cpu_time=measured: what follows is the script's own time
 
-template <typename F>
-void forEachClock(F&& visit);              // defined in Clock.cpp for its users there
+void forEachClock(const std::function<void(Clock&)>& visit);
+Picoseconds earliestClock();               // no thread will launch anything before this
+bool isAutogradThread();
 
 }  // namespace phantom

@@ -1,0 +1,278 @@
+#include "Accounting.h"
+
+#include "Clock.h"
+#include "Session.h"
+
+#include <chrono>
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace phantom {
+namespace {
+
+struct Kernel {
+  std::string name, klass, source;
+  uint64_t count = 0;
+  Picoseconds total_ps = 0;
+};
+struct Mark {
+  int64_t index;
+  Tail end;
+};
+struct SettledStep {
+  int64_t index;
+  Picoseconds end_ps, compute_ps, exposed_ps, idle_ps;
+};
+struct Interval {
+  Picoseconds start_ps, end_ps;
+};
+
+struct State {
+  std::mutex mutex;
+  std::vector<Kernel> kernels;
+  std::map<std::string, uint32_t> kernel_ids;
+  std::deque<Span> spans;
+  std::deque<Mark> marks;
+  std::vector<SettledStep> unsent;
+  Picoseconds first_kernel_ps = -1, settled_until_ps = -1;
+  std::vector<std::string> warnings;
+  std::set<std::string> warned;
+  std::chrono::steady_clock::time_point last_sent{};
+  FILE* spool = nullptr;
+  size_t spooled_kernels = 0;
+};
+
+State* g_state = new State;
+
+struct Entry {
+  std::string key;
+  void (*pack)(Packer&);
+};
+std::vector<Entry>& entries() {
+  static std::vector<Entry> all;
+  return all;
+}
+
+Picoseconds unionLength(std::vector<Interval>& intervals) {
+  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) { return a.start_ps < b.start_ps; });
+  Picoseconds length = 0, covered_until = INT64_MIN;
+  for (const Interval& i : intervals) {
+    const Picoseconds from = std::max(i.start_ps, covered_until);
+    if (i.end_ps > from) {
+      length += i.end_ps - from;
+      covered_until = i.end_ps;
+    }
+  }
+  return length;
+}
+
+// End of a span whose start is known; kUnresolved if its node is not.
+Picoseconds spanEnd(const Span& span) {
+  if (!span.end_node) return span.start.bound_ps + span.duration_ps;
+  return span.end_node->end_ps.load(std::memory_order_acquire);
+}
+
+void spoolSpan(State& state, const Span& span, Picoseconds end_ps) {
+  Packer p;
+  for (; state.spooled_kernels < state.kernels.size(); ++state.spooled_kernels) {
+    const Kernel& k = state.kernels[state.spooled_kernels];
+    p.array(5);
+    p.string("kernel");
+    p.integer(int64_t(state.spooled_kernels));
+    p.string(k.name);
+    p.string(k.klass);
+    p.string(k.source);
+  }
+  p.array(6);
+  p.string("span");
+  p.integer(span.stream);
+  p.integer(span.kernel);
+  p.integer(span.start.bound_ps);
+  p.integer(end_ps);
+  p.integer(int(span.kind));
+  std::fwrite(p.buffer().data(), 1, p.buffer().size(), state.spool);
+}
+
+// Settles the oldest mark if everything that can lie before its end is known. Caller holds the mutex.
+bool settleOldest(State& state, Picoseconds earliest_clock_ps) {
+  if (state.marks.empty() || !state.marks.front().end.known()) return false;
+  const Mark mark = state.marks.front();
+  const Picoseconds end_ps = mark.end.bound_ps;
+  if (earliest_clock_ps < end_ps) return false;   // a span yet to be launched could still start before the end
+  for (Span& span : state.spans) {
+    if (!span.start.known() || spanEnd(span) == kUnresolved) {
+      if (span.start.bound_ps < end_ps) return false;
+    }
+  }
+  const Picoseconds begin_ps = state.settled_until_ps >= 0 ? state.settled_until_ps : std::max<Picoseconds>(state.first_kernel_ps, 0);
+  std::vector<Interval> compute, any;
+  std::deque<Span> later;
+  for (Span& span : state.spans) {
+    const bool known = span.start.known() && spanEnd(span) != kUnresolved;
+    const Picoseconds span_end = known ? spanEnd(span) : INT64_MAX;
+    if (known && span.start.bound_ps < end_ps) {
+      const Interval clipped{std::max(span.start.bound_ps, begin_ps), std::min(span_end, end_ps)};
+      if (clipped.end_ps > clipped.start_ps) {
+        any.push_back(clipped);
+        if (span.kind == SpanKind::kCompute) compute.push_back(clipped);
+      }
+    }
+    if (span_end > end_ps) later.push_back(span);
+    else if (state.spool != nullptr) spoolSpan(state, span, span_end);
+  }
+  state.spans.swap(later);
+  const Picoseconds compute_ps = unionLength(compute);
+  const Picoseconds busy_ps = unionLength(any);
+  const Picoseconds total_ps = std::max<Picoseconds>(end_ps - begin_ps, 0);
+  state.unsent.push_back({mark.index, end_ps, compute_ps, busy_ps - compute_ps, total_ps - busy_ps});
+  state.settled_until_ps = end_ps;
+  state.marks.pop_front();
+  return true;
+}
+
+}  // namespace
+
+uint32_t internKernel(const std::string& name, const std::string& klass, const std::string& source) {
+  State& state = *g_state;
+  std::lock_guard<std::mutex> hold(state.mutex);
+  const std::string key = name + '\n' + klass + '\n' + source;
+  auto [at, added] = state.kernel_ids.emplace(key, uint32_t(state.kernels.size()));
+  if (added) state.kernels.push_back({name, klass, source});
+  return at->second;
+}
+
+void countKernel(uint32_t kernel, Picoseconds duration_ps) {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  Kernel& k = g_state->kernels.at(kernel);
+  ++k.count;
+  k.total_ps += duration_ps;
+}
+
+void addSpan(Span span) {
+  State& state = *g_state;
+  std::lock_guard<std::mutex> hold(state.mutex);
+  if (state.first_kernel_ps < 0) {
+    span.start.simplify();
+    state.first_kernel_ps = span.start.bound_ps;
+  }
+  if (!span.end_node) {
+    Kernel& k = state.kernels[span.kernel];
+    ++k.count;
+    k.total_ps += span.duration_ps;
+  }
+  if (sessionOpen()) state.spans.push_back(std::move(span));
+}
+
+void markStep(int64_t index, Tail end) {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  if (!g_state->marks.empty() && g_state->marks.back().index == index) g_state->marks.back().end = std::move(end);
+  else g_state->marks.push_back({index, std::move(end)});
+}
+
+void settleSteps(bool force) {
+  State& state = *g_state;
+  const Picoseconds earliest_ps = force ? INT64_MAX : earliestClock();
+  Packer packer;
+  {
+    std::lock_guard<std::mutex> hold(state.mutex);
+    // The newest mark may still be replaced by a later optimizer step of the same run, so it is settled only at the end.
+    while (state.marks.size() > (force ? 0 : 1) && settleOldest(state, earliest_ps)) {
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (!force && (state.unsent.empty() || now - state.last_sent < std::chrono::seconds(1))) return;
+    state.last_sent = now;
+    if (state.spool != nullptr) std::fflush(state.spool);
+  }
+  packer.array(2);
+  packer.integer(15);
+  packStats(packer, true);
+  record([&](Packer& out) { out.buffer().append(packer.buffer()); });
+}
+
+void packStats(Packer& p, bool with_totals) {
+  State& state = *g_state;
+  std::lock_guard<std::mutex> hold(state.mutex);
+  p.map(with_totals ? 6 + entries().size() : 2);
+  p.string("steps");
+  p.array(state.unsent.size());
+  for (const SettledStep& s : state.unsent) {
+    p.array(5);
+    for (Picoseconds v : {Picoseconds(s.index), s.end_ps, s.compute_ps, s.exposed_ps, s.idle_ps}) p.integer(v);
+  }
+  state.unsent.clear();
+  p.string("first_kernel_ps");
+  p.integer(state.first_kernel_ps);
+  if (!with_totals) return;
+  std::map<std::string, std::pair<uint64_t, Picoseconds>> classes;
+  std::map<std::string, Picoseconds> sources;
+  std::vector<const Kernel*> top;
+  for (const Kernel& k : state.kernels) {
+    if (k.count == 0) continue;
+    auto& c = classes[k.klass];
+    c.first += k.count;
+    c.second += k.total_ps;
+    sources[k.source] += k.total_ps;
+    top.push_back(&k);
+  }
+  std::sort(top.begin(), top.end(), [](const Kernel* a, const Kernel* b) {
+    return a->total_ps != b->total_ps ? a->total_ps > b->total_ps : a->name < b->name;
+  });
+  if (top.size() > 50) top.resize(50);
+  p.string("kernels");
+  p.map(classes.size());
+  for (auto& [name, c] : classes) {
+    p.string(name);
+    p.array(2);
+    p.integer(int64_t(c.first));
+    p.integer(c.second);
+  }
+  p.string("sources");
+  p.map(sources.size());
+  for (auto& [name, ps] : sources) {
+    p.string(name);
+    p.integer(ps);
+  }
+  p.string("top");
+  p.array(top.size());
+  for (const Kernel* k : top) {
+    p.array(5);
+    p.string(k->name);
+    p.string(k->source);
+    p.integer(int64_t(k->count));
+    p.integer(k->total_ps);
+    p.string(k->klass);
+  }
+  p.string("warnings");
+  p.array(state.warnings.size());
+  for (const std::string& w : state.warnings) p.string(w);
+  for (const Entry& e : entries()) {
+    p.string(e.key);
+    e.pack(p);
+  }
+}
+
+StatsEntry::StatsEntry(const char* key, void (*pack)(Packer&)) { entries().push_back({key, pack}); }
+
+void addWarning(const std::string& text) {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  if (g_state->warned.insert(text).second) g_state->warnings.push_back(text);
+}
+
+void spoolSpansTo(const std::string& path) {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  g_state->spool = std::fopen(path.c_str(), "wb");
+}
+
+void resetAccountingAfterFork() {
+  State* old = g_state;
+  g_state = new State;
+  // The kernel table survives: the metadata cache of the parent refers to it by index.
+  g_state->kernels = old->kernels;
+  g_state->kernel_ids = old->kernel_ids;
+  for (Kernel& k : g_state->kernels) k.count = 0, k.total_ps = 0;
+}
+
+}  // namespace phantom

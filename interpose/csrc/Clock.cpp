@@ -1,0 +1,152 @@
+#include "Clock.h"
+
+#include "Config.h"
+#include "Session.h"
+
+#include <c10/util/thread_name.h>
+#include <time.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace phantom {
+namespace {
+
+// Replaced as a whole in a forked child, whose copy of the mutex may be locked by a thread that no longer exists.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Clock>> clocks;
+  std::atomic<Clock*> backward_owner{nullptr};
+
+  Clock& add(Picoseconds start_ps) {
+    std::lock_guard<std::mutex> hold(mutex);
+    clocks.push_back(std::make_unique<Clock>(uint32_t(clocks.size()), start_ps));
+    return *clocks.back();
+  }
+  Clock* main() {
+    std::lock_guard<std::mutex> hold(mutex);
+    return clocks.empty() ? nullptr : clocks.front().get();
+  }
+};
+
+Registry* g_registry = new Registry;
+uint64_t g_generation = 1;   // bumped in a forked child, so that thread-locals of the parent's thread are void there
+
+enum class ThreadKind : uint8_t { kUnknown, kAutograd, kOther };
+thread_local ThreadKind t_kind = ThreadKind::kUnknown;
+thread_local Clock* t_clock = nullptr;
+thread_local uint64_t t_generation = 0;
+thread_local Picoseconds t_start_ps = -1;
+
+Picoseconds threadCpuTimeNs() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return Picoseconds(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+Picoseconds modelledCost(HostWork kind) {
+  const HostModel& host = config().host;
+  switch (kind) {
+    case HostWork::kOperator: return isAutogradThread() ? host.backward_node_ps : host.op_ps;
+    case HostWork::kView: return host.view_ps;
+    case HostWork::kCollective: return host.collective_ps;
+    case HostWork::kQuery: return host.query_ps;
+    case HostWork::kSync: return host.sync_ps;
+    case HostWork::kStore: return host.store_ps;
+    case HostWork::kTimeRead: return 100'000;   // about one call of time.time(); keeps polling loops moving
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool isAutogradThread() {
+  // torch/csrc/autograd/engine.cpp, Engine::thread_init names its device threads "pt_autograd_<n>".
+  if (t_kind == ThreadKind::kUnknown) {
+    t_kind = c10::getThreadName().rfind("pt_autograd_", 0) == 0 ? ThreadKind::kAutograd : ThreadKind::kOther;
+  }
+  return t_kind == ThreadKind::kAutograd;
+}
+
+bool thisThreadHasClock() {
+  if (t_clock != nullptr && t_generation == g_generation) return true;
+  return isAutogradThread() && g_registry->backward_owner.load() != nullptr;
+}
+
+Clock& thisThreadClock() {
+  if (t_clock != nullptr && t_generation == g_generation) return *t_clock;
+  if (isAutogradThread()) {
+    Clock* owner = g_registry->backward_owner.load(std::memory_order_acquire);
+    if (owner == nullptr) owner = g_registry->main();
+    if (owner != nullptr) return *owner;
+  }
+  Picoseconds start_ps = t_start_ps;
+  Clock* main = g_registry->main();
+  if (start_ps < 0) start_ps = main != nullptr ? main->now_ps.load() : 0;
+  t_clock = &g_registry->add(start_ps);
+  t_generation = g_generation;
+  if (config().cpu_time == CpuTime::kMeasured) t_clock->cpu_time_ns = threadCpuTimeNs();
+  return *t_clock;
+}
+
+void inheritClock(Picoseconds start_ps) { t_start_ps = start_ps; }
+
+void endThreadClock() {
+  if (t_clock == nullptr || t_generation != g_generation || t_clock->id == 0) return;
+  const uint32_t id = t_clock->id;
+  t_clock->waiting = true;   // never reported again
+  if (sessionOpen()) {
+    record([&](Packer& p) {
+      p.array(2);
+      p.integer(3);
+      p.integer(id);
+    });
+  }
+  t_clock = nullptr;
+}
+
+void setBackwardOwner() {
+  if (!isAutogradThread()) g_registry->backward_owner.store(&thisThreadClock(), std::memory_order_release);
+}
+
+void chargeHost(HostWork kind) {
+  Clock& clock = thisThreadClock();
+  switch (config().cpu_time) {
+    case CpuTime::kModel: clock.advance(modelledCost(kind)); break;
+    case CpuTime::kMeasured: {
+      const Picoseconds now_ns = threadCpuTimeNs();
+      if (clock.cpu_time_ns >= 0 && now_ns > clock.cpu_time_ns) clock.advance((now_ns - clock.cpu_time_ns) * 1000);
+      clock.cpu_time_ns = now_ns;
+      break;
+    }
+    case CpuTime::kNone:
+      if (kind == HostWork::kQuery || kind == HostWork::kTimeRead) clock.advance(modelledCost(kind));   // polling must end
+      break;
+  }
+}
+
+void hookLeft() {
+  if (config().cpu_time == CpuTime::kMeasured) thisThreadClock().cpu_time_ns = threadCpuTimeNs();
+}
+
+void forEachClock(const std::function<void(Clock&)>& visit) {
+  std::lock_guard<std::mutex> hold(g_registry->mutex);
+  for (auto& clock : g_registry->clocks) visit(*clock);
+}
+
+Picoseconds earliestClock() {
+  Picoseconds earliest = INT64_MAX;
+  forEachClock([&](Clock& clock) {
+    if (!(clock.waiting && clock.id != 0)) earliest = std::min(earliest, clock.now_ps.load());
+  });
+  return earliest == INT64_MAX ? 0 : earliest;
+}
+
+void resetClocksAfterFork() {
+  g_registry = new Registry;
+  ++g_generation;
+  t_start_ps = -1;
+}
+
+}  // namespace phantom
