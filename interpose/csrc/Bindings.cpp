@@ -249,6 +249,7 @@ void bindSteps(py::module_& m) {
       p.array(2);
       p.integer(17);
       p.map(0);
+      forEachClock([](Clock& clock) { clock.waiting = true; });   // nothing is reported after BYE
     });
     flush();
   });
