@@ -1,0 +1,132 @@
+"""The one interface to kernel costs: store, then measurement, then prediction."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+import msgpack
+
+from phantom.kernels.classes import class_of
+from phantom.kernels.constants import Constants
+from phantom.kernels.cost import Cost
+from phantom.kernels.description import KernelDescription, KernelFormatError, parse_kernel
+from phantom.kernels.gpu import GpuSpec, gpu_by_name
+from phantom.kernels.key import cost_key
+from phantom.kernels.predict import Predictor
+
+MODES = ("auto", "store", "measure", "predict")
+_PRICED_NAMESPACES = ("aten", "prims")
+
+
+class MeasuredCosts(Protocol):
+    """Where measured durations come from: see :mod:`phantom.kernels.source`."""
+
+    def lookup(self, kernel: KernelDescription, key: str) -> float | None:
+        """Return the stored seconds, or None."""
+        ...
+
+    def measure(self, kernel: KernelDescription, key: str) -> float | None:
+        """Measure now, store, and return seconds; None with the reason kept if it cannot be measured."""
+        ...
+
+
+class CostModel:
+    """Prices kernels for one device.
+
+    *gpu* is a GpuSpec or a name; *store* a :class:`~phantom.kernels.store.KernelStore` or a path to one;
+    *mode* says
+    where costs may come from: ``auto`` (store, measurement if a device of that name is here, prediction),
+    ``store`` (a kernel that
+    the store lacks is unpriced), ``measure`` (store, measurement on the device here, prediction where that
+    cannot be), or ``predict``.
+    Safe to call from several threads; one key is measured once.  Raises ValueError for an unknown mode,
+    UnknownGpuError.
+    """
+
+    def __init__(
+        self,
+        gpu: GpuSpec | str,
+        *,
+        store: object | None = None,
+        mode: str = "auto",
+        constants: Constants | None = None,
+        measured: MeasuredCosts | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r}: want one of {', '.join(MODES)}")
+        self.gpu = gpu_by_name(gpu) if isinstance(gpu, str) else gpu
+        self.mode = mode
+        self.unpriced: Counter[str] = Counter()
+        """Kernels that could not be priced, by operator."""
+        self._predictor = Predictor(self.gpu, constants=constants)
+        self._measured = measured if measured is not None else self._open_source(store)
+        self._lock = threading.Lock()
+        self._known: dict[str, Future[Cost]] = {}
+
+    def _open_source(self, store: object | None) -> MeasuredCosts | None:
+        return None
+
+    def cost(self, kernel: KernelDescription) -> Cost:
+        """Return the cost of *kernel*; every answer for one key is the same for the life of this model."""
+        key = cost_key(kernel)
+        with self._lock:
+            future = self._known.get(key)
+            mine = future is None
+            if future is None:
+                future = self._known[key] = Future()
+        if mine:
+            try:
+                future.set_result(self._price(kernel, key))
+            except BaseException as error:
+                with self._lock:
+                    del self._known[key]
+                future.set_exception(error)
+                raise
+        cost = future.result()
+        if cost.source == "unpriced":
+            with self._lock:
+                self.unpriced[kernel.op] += 1
+        return cost
+
+    def cost_batch(self, request: bytes) -> bytes:
+        """Answer a cost request in wire form (msgpack in, msgpack out).  Raises KernelFormatError."""
+        kernels = msgpack.unpackb(request, raw=False, strict_map_key=False)
+        if not isinstance(kernels, list):
+            raise KernelFormatError(f"a cost request is a list of kernels, not {type(kernels).__name__}")
+        answer: bytes = msgpack.packb(
+            [cost.wire() for cost in self.costs([parse_kernel(k) for k in kernels])]
+        )
+        return answer
+
+    def costs(self, kernels: Sequence[KernelDescription]) -> list[Cost]:
+        """Return the costs of *kernels*, in order."""
+        return [self.cost(kernel) for kernel in kernels]
+
+    def _price(self, kernel: KernelDescription, key: str) -> Cost:
+        klass = class_of(kernel)
+        estimate = self._predictor.estimate(kernel)
+        if estimate is None:
+            return Cost(0, "none", klass, 0, 0)
+        source = "predicted"
+        seconds = estimate.seconds
+        stored = self._from_measurements(kernel, key)
+        if stored is not None:
+            seconds, source = stored, "measured"
+        elif self.mode == "store" or kernel.namespace not in _PRICED_NAMESPACES:
+            source = "unpriced"
+        # A kernel takes time: at least one picosecond, so that no cost is zero but that of no kernel.
+        return Cost(
+            max(1, round(seconds * 1e12)), source, klass, max(estimate.launches, 1), estimate.scratch_bytes
+        )
+
+    def _from_measurements(self, kernel: KernelDescription, key: str) -> float | None:
+        if self._measured is None or self.mode == "predict":
+            return None
+        found = self._measured.lookup(kernel, key)
+        if found is None and self.mode in ("auto", "measure"):
+            found = self._measured.measure(kernel, key)
+        return found
