@@ -9,7 +9,9 @@
 
 #include <cstddef>
 
-namespace at { class Tensor; }
+namespace at {
+class Tensor;
+}
 
 namespace phantom {
 
@@ -33,6 +35,8 @@ c10::DataPtr allocateOn(c10::DeviceIndex device, size_t bytes);   // on that dev
 void touchScratch(c10::DeviceIndex device, size_t bytes);
 // The persistent cuBLAS workspace of (device, stream), taken on the first matrix product there.
 void ensureCublasWorkspace(c10::DeviceIndex device, c10::StreamId stream);
+size_t cublasWorkspaceBytes();
+void clearCublasWorkspaces();
 void recordStream(const c10::DataPtr& ptr, c10::DeviceIndex device, c10::StreamId stream);
 
 }  // namespace phantom

@@ -198,11 +198,10 @@ double eventElapsedMs(void* start, void* end) {
   TORCH_CHECK_VALUE(start && end, "Both events must be recorded before calculating elapsed time.");
   const auto *a = static_cast<EventState*>(start), *b = static_cast<EventState*>(end);
   TORCH_CHECK_VALUE(a->timing && b->timing, "Both events must be created with argument 'enable_timing=True'.");
+  // Always through query(), which charges host time, so that the clock does not depend on what has arrived already.
   for (void* event : {start, end}) {
-    Tail tail = tailOf(event);
-    if (tail.known() && tail.bound_ps <= thisThreadClock().now_ps.load(std::memory_order_relaxed)) continue;
-    TORCH_CHECK(query(tail), "CUDA error: device not ready\nAn event has not been reached yet; synchronize before "
-                             "elapsed_time.");
+    TORCH_CHECK(query(tailOf(event)), "CUDA error: device not ready\nAn event of elapsed_time has not been reached yet; "
+                                      "synchronize first.");
     // Its end lies before the clock, so that the simulator has sent it or is about to.
     awaitCondition([&] { return tailOf(event).known(); });
   }

@@ -1,0 +1,192 @@
+#include "Allocator.h"
+
+#include "Bindings.h"
+#include "Config.h"
+#include "Device.h"
+#include "DeviceMemory.h"
+#include "Session.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/AllocatorConfig.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <regex>
+
+namespace phantom {
+namespace {
+
+constexpr int kMaxDevices = 64;
+// Leaked: storages are freed until the very end of the process.
+std::array<std::atomic<DeviceMemory*>, kMaxDevices> g_devices{};
+std::mutex g_devices_mutex;
+
+void deleteAllocation(void* context) {
+  auto* allocation = static_cast<Allocation*>(context);
+  deviceMemory(allocation->device).free(allocation->block);
+  delete allocation;
+}
+
+struct VirtualAllocator final : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t bytes) override { return allocateOn(currentDevice(), bytes); }
+  // No raw interface: the context is an Allocation, not the pointer itself.
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  bool is_simple_data_ptr(const c10::DataPtr& ptr) const override { return ptr.get_deleter() == &deleteAllocation; }
+  void copy_data(void*, const void*, size_t) const override {}   // there is nothing to copy
+
+  bool initialized() override { return true; }
+  void emptyCache(PoolId pool) override {
+    forEachDeviceMemory([&](DeviceMemory& memory) { memory.emptyCache(pool); });
+  }
+  void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
+    phantom::recordStream(ptr, stream.device_index(), stream.id());
+  }
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override { return deviceMemory(device).stats(); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { deviceMemory(device).resetAccumulated(); }
+  void resetPeakStats(c10::DeviceIndex device) override { deviceMemory(device).resetPeak(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return deviceMemory(device).memoryInfo(); }
+};
+
+VirtualAllocator& allocator() {
+  static auto* instance = new VirtualAllocator();
+  return *instance;
+}
+
+// CUDAAllocatorConfig's own keys: without the CUDA library nobody has claimed them, and an unknown key is an error.
+void claimCudaSettings() {
+  using c10::CachingAllocator::AcceleratorAllocatorConfig;
+  auto& known = AcceleratorAllocatorConfig::getMutableKeys();
+  for (const char* key : {"backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
+                          "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_free_catch_all",
+                          "graph_capture_record_stream_reuse", "per_process_memory_fraction", "throw_on_cudamalloc_oom"}) {
+    known.insert(key);
+  }
+}
+
+const Installer installer(10, installAllocator);
+
+std::mutex g_workspaces_mutex;
+auto& workspaces() {
+  static auto* all = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, c10::DataPtr>();
+  return *all;
+}
+
+}  // namespace
+
+void installAllocator() {
+  claimCudaSettings();
+  c10::SetAllocator(c10::kCUDA, &allocator(), /*priority=*/255);
+  TORCH_CHECK(c10::GetAllocator(c10::kCUDA) == &allocator(), "phantom could not replace PyTorch's CUDA allocator");
+}
+
+DeviceMemory& deviceMemory(c10::DeviceIndex device) {
+  TORCH_CHECK(device >= 0 && device < config().device_count, "Invalid device argument ", int(device),
+              ": did you call init?");
+  DeviceMemory* memory = g_devices[device].load(std::memory_order_acquire);
+  if (memory) return *memory;
+  std::lock_guard<std::mutex> lock(g_devices_mutex);
+  memory = g_devices[device].load(std::memory_order_relaxed);
+  if (!memory) {
+    memory = new DeviceMemory(device);
+    g_devices[device].store(memory, std::memory_order_release);
+  }
+  return *memory;
+}
+
+void forEachDeviceMemory(const std::function<void(DeviceMemory&)>& visit) {
+  for (auto& device : g_devices) {
+    if (DeviceMemory* memory = device.load(std::memory_order_acquire)) visit(*memory);
+  }
+}
+
+c10::Allocator* deviceAllocator() { return &allocator(); }
+
+Allocation* allocationOf(const c10::Storage& storage) {
+  const c10::DataPtr& ptr = storage.data_ptr();
+  return ptr.get_deleter() == &deleteAllocation ? static_cast<Allocation*>(ptr.get_context()) : nullptr;
+}
+
+Allocation* allocationOf(const at::Tensor& tensor) {
+  return tensor.has_storage() ? allocationOf(tensor.storage()) : nullptr;
+}
+
+c10::DataPtr allocateOn(c10::DeviceIndex device, size_t bytes) {
+  if (device < 0) device = currentDevice();
+  const c10::Device where(c10::kCUDA, device);
+  ensureSession();
+  if (bytes == 0) {
+    deviceMemory(device);   // throws for a device that is not there
+    return c10::DataPtr(nullptr, where);
+  }
+  // PyTorch's own guard: a size that overflows int64 is a bug of the caller, not a lack of memory.
+  constexpr size_t kOneExabyte = size_t(1) << 60;
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kOneExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  Block* block = deviceMemory(device).allocate(bytes, currentStream(device));
+  auto* allocation = new Allocation();
+  allocation->address = reinterpret_cast<void*>(block->address);
+  allocation->bytes = bytes;
+  allocation->device = device;
+  allocation->block = block;
+  return c10::DataPtr(allocation->address, allocation, &deleteAllocation, where);
+}
+
+void touchScratch(c10::DeviceIndex device, size_t bytes) {
+  if (bytes == 0) return;
+  DeviceMemory& memory = deviceMemory(device);
+  memory.free(memory.allocate(bytes, currentStream(device)));
+}
+
+// aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: CUBLAS_WORKSPACE_CONFIG=":KiB:count..." if set, else
+// 32 MiB on Hopper and data-center Blackwell, 8 MiB and 128 KiB elsewhere.
+size_t cublasWorkspaceBytes() {
+  static const size_t chosen = [] {
+    const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+    if (text != nullptr) {
+      size_t total = 0;
+      const std::string given(text);
+      static const std::regex pair(":([0-9]+):([0-9]+)");
+      for (std::sregex_iterator it(given.begin(), given.end(), pair), end; it != end; ++it) {
+        total += std::stoull((*it)[1]) * 1024 * std::stoull((*it)[2]);
+      }
+      if (total > 0) return total;
+    }
+    const int major = config().device.major;
+    return major == 9 || major == 10 ? size_t(32) << 20 : size_t(4096 * 1024 * 2 + 16 * 1024 * 8);
+  }();
+  return chosen;
+}
+
+void ensureCublasWorkspace(c10::DeviceIndex device, c10::StreamId stream) {
+  std::unique_lock<std::mutex> lock(g_workspaces_mutex);
+  auto& all = workspaces();
+  if (all.count({device, stream})) return;
+  lock.unlock();   // allocating may wait for the simulator
+  const c10::StreamId current = currentStream(device);
+  setCurrentStream(device, stream);
+  c10::DataPtr workspace = allocateOn(device, cublasWorkspaceBytes());
+  setCurrentStream(device, current);
+  lock.lock();
+  all.emplace(std::make_pair(device, stream), std::move(workspace));
+}
+
+void clearCublasWorkspaces() {
+  std::map<std::pair<c10::DeviceIndex, c10::StreamId>, c10::DataPtr> dropped;
+  std::lock_guard<std::mutex> lock(g_workspaces_mutex);
+  dropped.swap(workspaces());
+}
+
+void recordStream(const c10::DataPtr& ptr, c10::DeviceIndex device, c10::StreamId stream) {
+  if (ptr.get_deleter() != &deleteAllocation) return;   // empty, or memory that is not ours
+  auto* allocation = static_cast<Allocation*>(ptr.get_context());
+  TORCH_CHECK(allocation->device == device, "record_stream: the tensor is on cuda:", int(allocation->device),
+              " and the stream on cuda:", int(device));
+  deviceMemory(device).recordStream(allocation->block, stream);
+}
+
+}  // namespace phantom

@@ -1,0 +1,118 @@
+// Python's view of devices, streams, events and generators; interpose/cuda_surface.py builds torch._C's names from it.
+#include "Bindings.h"
+#include "AddressSpace.h"
+#include "Allocator.h"
+#include "Config.h"
+#include "Device.h"
+#include "Generator.h"
+#include "GraphCapture.h"
+#include "Session.h"
+#include "Timeline.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Event.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/Storage.h>
+#include <torch/csrc/Stream.h>
+
+namespace py = pybind11;
+
+namespace phantom {
+namespace {
+
+c10::DeviceIndex device(int64_t index) { return c10::DeviceIndex(index); }
+
+void checkStream(const py::handle& stream) {
+  TORCH_CHECK_TYPE(THPStream_Check(stream.ptr()), "expected a torch.Stream");
+}
+
+struct DeviceProps {};   // all devices of a node are alike: the values come from config()
+
+void bindProperties(py::module_& m) {
+  auto get = [](auto member) { return [member](const DeviceProps&) { return config().device.*member; }; };
+  py::class_<DeviceProps> props(m, "_CudaDeviceProperties");
+  props.def_property_readonly("name", get(&DeviceProperties::name))
+      .def_property_readonly("major", get(&DeviceProperties::major))
+      .def_property_readonly("minor", get(&DeviceProperties::minor))
+      .def_property_readonly("total_memory", get(&DeviceProperties::total_memory_bytes))
+      .def_property_readonly("multi_processor_count", get(&DeviceProperties::multi_processor_count))
+      .def_property_readonly("L2_cache_size", get(&DeviceProperties::l2_cache_bytes));
+  m.def("device_properties", [] { return DeviceProps(); });
+}
+
+void bindDevices(py::module_& m) {
+  m.def("device_count", [] { return config().device_count; });
+  m.def("current_device", [] { return int(currentDevice()); });
+  m.def("set_current_device", [](int64_t index) { setCurrentDevice(device(index)); });
+  m.def("exchange_device", [](int64_t index) -> int {
+    if (index < 0) return -1;
+    const int old = currentDevice();
+    setCurrentDevice(device(index));
+    return old;
+  });
+  m.def("default_generator", [](int64_t index) {
+    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(defaultGenerator(device(index))));
+  });
+  m.def("device_synchronize", [] {
+    ensureSession();
+    synchronize(deviceTail(currentDevice()), "torch.cuda.synchronize");
+  });
+  m.def("device_of_address", [](uint64_t address) { return int(deviceOfAddress(reinterpret_cast<void*>(address))); });
+}
+
+void bindStreams(py::module_& m) {
+  m.def("current_stream_id", [](int64_t index) { return currentStream(device(index)); });
+  m.def("set_current_stream", [](int64_t index, int64_t stream) { setCurrentStream(device(index), stream); });
+  m.def("stream_from_pool", [](int64_t index, int64_t priority) {
+    return streamFromPool(device(index), int(std::max<int64_t>(-100, std::min<int64_t>(100, priority))));
+  });
+  m.def("stream_priority", [](int64_t stream) { return priorityOf(stream); });
+  m.def("greatest_priority", [] { return kGreatestPriority; });
+  m.def("stream_handle", [](int64_t index, int64_t stream) { return streamHandle(device(index), stream); });
+  m.def("current_stream_handle", [](int64_t index) {
+    const c10::DeviceIndex d = index < 0 ? currentDevice() : device(index);
+    return streamHandle(d, currentStream(d));
+  });
+  m.def("stream_of_handle", [](int64_t index, uint64_t handle) { return streamOfHandle(device(index), handle); });
+  m.def("stream_query", [](int64_t index, int64_t stream) { return query(streamTail(device(index), stream)); });
+  m.def("stream_synchronize", [](int64_t index, int64_t stream) {
+    ensureSession();
+    synchronize(streamTail(device(index), stream), "Stream.synchronize");
+  });
+  m.def("stream_capturing", [] {
+    const c10::DeviceIndex d = currentDevice();
+    return streamCapturing(d, currentStream(d));
+  });
+  m.def("event_elapsed_ms", [](const py::handle& start, const py::handle& end) {
+    TORCH_CHECK_TYPE(THPEvent_Check(start.ptr()) && THPEvent_Check(end.ptr()), "expected two torch.cuda.Event");
+    auto &a = reinterpret_cast<THPEvent*>(start.ptr())->event, &b = reinterpret_cast<THPEvent*>(end.ptr())->event;
+    TORCH_CHECK_VALUE(a.flag() == c10::EventFlag::BACKEND_DEFAULT && b.flag() == c10::EventFlag::BACKEND_DEFAULT,
+                      "Both events must be created with argument 'enable_timing=True'.");
+    return eventElapsedMs(a.eventId(), b.eventId());
+  });
+}
+
+// UntypedStorage.resize_ for storages on the device, which the CPU wheel leaves out.
+void resizeStorage(const py::handle& object, int64_t bytes) {
+  TORCH_CHECK(THPStorage_Check(object.ptr()), "expected a storage");
+  TORCH_CHECK(bytes >= 0, "Storage size must not be negative");
+  c10::StorageImpl* storage = THPStorage_Unpack(object.ptr()).unsafeGetStorageImpl();
+  TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  const auto where = storage->device();
+  TORCH_CHECK(where.is_cuda(), "expected a storage on a CUDA device");
+  storage->set_data_ptr_noswap(allocateOn(where.index(), size_t(bytes)));
+  storage->set_nbytes(size_t(bytes));
+}
+
+const Binding binding([](py::module_& m) {
+  bindProperties(m);
+  bindDevices(m);
+  bindStreams(m);
+  m.def("resize_storage", &resizeStorage);
+});
+
+}  // namespace
+}  // namespace phantom

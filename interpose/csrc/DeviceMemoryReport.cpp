@@ -1,0 +1,139 @@
+// What the allocator tells about itself: statistics, free memory, segments, history, private pools.
+#include "DeviceMemory.h"
+
+#include "Config.h"
+
+#include <c10/util/Exception.h>
+
+namespace phantom {
+
+DeviceStats DeviceMemory::stats() {
+  Lock lock(mutex_);
+  return stats_;
+}
+
+namespace {
+template <typename F>
+void forEachArray(DeviceStats& s, F&& visit) {
+  for (auto* array : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes, &s.reserved_bytes,
+                      &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes}) {
+    for (auto& stat : *array) visit(stat);
+  }
+  visit(s.oversize_allocations);
+  visit(s.oversize_segments);
+}
+}  // namespace
+
+void DeviceMemory::resetPeak() {
+  Lock lock(mutex_);
+  forEachArray(stats_, [](auto& stat) { stat.reset_peak(); });
+}
+
+void DeviceMemory::resetAccumulated() {
+  Lock lock(mutex_);
+  forEachArray(stats_, [](auto& stat) { stat.reset_accumulated(); });
+  stats_.num_alloc_retries = 0;
+  stats_.num_ooms = 0;
+}
+
+std::pair<size_t, size_t> DeviceMemory::memoryInfo() {
+  Lock lock(mutex_);
+  const size_t capacity = size_t(config().capacity_bytes);
+  return {capacity > reserved_ ? capacity - reserved_ : 0, size_t(config().device.total_memory_bytes)};
+}
+
+void DeviceMemory::setFraction(double fraction) {
+  Lock lock(mutex_);
+  fraction_ = fraction;
+  fraction_set_ = true;
+}
+
+double DeviceMemory::fraction() {
+  Lock lock(mutex_);
+  return fraction_;
+}
+
+void DeviceMemory::forEachSegment(const std::function<void(const Block& first)>& visit) {
+  Lock lock(mutex_);
+  std::set<const Block*, ByAddress> firsts;
+  auto consider = [&](const Block* b) {
+    // A segment of the snapshot starts at a segment's first block or behind unmapped pages.
+    if (b->mapped && (b->prev == nullptr || !b->prev->mapped)) firsts.insert(b);
+  };
+  auto pool = [&](const BlockPool& p) {
+    for (const Block* b : p.free) consider(b);
+  };
+  for (const Block* b : active_) consider(b);
+  pool(small_);
+  pool(large_);
+  for (auto& [id, p] : private_pools_) {
+    pool(p->small);
+    pool(p->large);
+  }
+  std::map<uintptr_t, const Block*> by_address;
+  for (const Block* b : firsts) by_address[b->address] = b;
+  for (auto& [address, block] : by_address) visit(*block);
+}
+
+void DeviceMemory::addOomObserver(OomObserver observer) {
+  Lock lock(mutex_);
+  oom_observers_.push_back(std::move(observer));
+}
+
+void DeviceMemory::keepHistory(bool on, size_t max_entries) {
+  Lock lock(mutex_);
+  keep_history_ = on;
+  history_limit_ = max_entries;
+  if (!on) history_.clear();
+}
+
+std::vector<TraceEvent> DeviceMemory::history() {
+  Lock lock(mutex_);
+  return {history_.begin(), history_.end()};
+}
+
+// ---- private pools (torch.cuda.MemPool, CUDA graphs)
+
+void DeviceMemory::ensurePool(PoolId id) {
+  Lock lock(mutex_);
+  auto it = private_pools_.find(id);
+  if (it == private_pools_.end()) private_pools_.emplace(id, std::make_unique<PrivatePool>(id));
+  else ++it->second->users;
+}
+
+void DeviceMemory::beginAllocateToPool(PoolId id, Filter filter) {
+  Lock lock(mutex_);
+  for (auto& redirect : redirects_) {
+    TORCH_CHECK(redirect.first != id, "beginAllocateToPool: already recording to mempool_id");
+  }
+  auto it = private_pools_.find(id);
+  if (it == private_pools_.end()) private_pools_.emplace(id, std::make_unique<PrivatePool>(id));
+  else ++it->second->users;
+  // The latest redirection wins, as nested use_mem_pool expects.
+  redirects_.insert(redirects_.begin(), {id, std::move(filter)});
+}
+
+void DeviceMemory::endAllocateToPool(PoolId id) {
+  Lock lock(mutex_);
+  for (auto it = redirects_.begin(); it != redirects_.end(); ++it) {
+    if (it->first != id) continue;
+    redirects_.erase(it);
+    return;
+  }
+  TORCH_CHECK(false, "endAllocatePool: not currently recording to mempool_id");
+}
+
+void DeviceMemory::releasePool(PoolId id) {
+  Lock lock(mutex_);
+  auto it = private_pools_.find(id);
+  TORCH_CHECK(it != private_pools_.end() && it->second->users > 0, "releasePool: no such memory pool");
+  --it->second->users;   // its memory goes back with the next empty_cache
+}
+
+int DeviceMemory::poolUsers(PoolId id) {
+  Lock lock(mutex_);
+  auto it = private_pools_.find(id);
+  return it == private_pools_.end() ? 0 : it->second->users;
+}
+
+}  // namespace phantom
