@@ -2,9 +2,9 @@
 
 #include "Clock.h"
 #include "Session.h"
+#include "Spool.h"
 
 #include <chrono>
-#include <cstdio>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -41,7 +41,6 @@ struct State {
   std::vector<std::string> warnings;
   std::set<std::string> warned;
   std::chrono::steady_clock::time_point last_sent{};
-  FILE* spool = nullptr;
   size_t spooled_kernels = 0;
 };
 
@@ -75,25 +74,12 @@ Picoseconds spanEnd(const Span& span) {
   return span.end_node->end_ps.load(std::memory_order_acquire);
 }
 
-void spoolSpan(State& state, const Span& span, Picoseconds end_ps) {
-  Packer p;
+void keepSpan(State& state, const Span& span, Picoseconds end_ps) {
   for (; state.spooled_kernels < state.kernels.size(); ++state.spooled_kernels) {
     const Kernel& k = state.kernels[state.spooled_kernels];
-    p.array(5);
-    p.string("kernel");
-    p.integer(int64_t(state.spooled_kernels));
-    p.string(k.name);
-    p.string(k.klass);
-    p.string(k.source);
+    spoolKernel(uint32_t(state.spooled_kernels), k.name, k.klass, k.source);
   }
-  p.array(6);
-  p.string("span");
-  p.integer(span.stream);
-  p.integer(span.kernel);
-  p.integer(span.start.bound_ps);
-  p.integer(end_ps);
-  p.integer(int(span.kind));
-  std::fwrite(p.buffer().data(), 1, p.buffer().size(), state.spool);
+  spoolSpan(span.stream, span.kernel, span.start.bound_ps, end_ps, span.kind, span.end_node ? span.end_node->id : 0);
 }
 
 // Settles the oldest mark if everything that can lie before its end is known. Caller holds the mutex.
@@ -108,6 +94,7 @@ bool settleOldest(State& state, Picoseconds earliest_clock_ps) {
     }
   }
   const Picoseconds begin_ps = state.settled_until_ps >= 0 ? state.settled_until_ps : std::max<Picoseconds>(state.first_kernel_ps, 0);
+  const bool keep = spoolKeepsStep(mark.index);
   std::vector<Interval> compute, any;
   std::deque<Span> later;
   for (Span& span : state.spans) {
@@ -121,13 +108,14 @@ bool settleOldest(State& state, Picoseconds earliest_clock_ps) {
       }
     }
     if (span_end > end_ps) later.push_back(span);
-    else if (state.spool != nullptr) spoolSpan(state, span, span_end);
+    else if (keep) keepSpan(state, span, span_end);
   }
   state.spans.swap(later);
   const Picoseconds compute_ps = unionLength(compute);
   const Picoseconds busy_ps = unionLength(any);
   const Picoseconds total_ps = std::max<Picoseconds>(end_ps - begin_ps, 0);
   state.unsent.push_back({mark.index, end_ps, compute_ps, busy_ps - compute_ps, total_ps - busy_ps});
+  if (keep) spoolStep(mark.index, begin_ps, end_ps, compute_ps, busy_ps - compute_ps, total_ps - busy_ps);
   state.settled_until_ps = end_ps;
   state.marks.pop_front();
   return true;
@@ -170,6 +158,7 @@ void markStep(int64_t index, Tail end) {
   std::lock_guard<std::mutex> hold(g_state->mutex);
   if (!g_state->marks.empty() && g_state->marks.back().index == index) g_state->marks.back().end = std::move(end);
   else g_state->marks.push_back({index, std::move(end)});
+  spoolStepBegins(index + 1);
 }
 
 void settleSteps(bool force) {
@@ -181,10 +170,14 @@ void settleSteps(bool force) {
     // The newest mark may still be replaced by a later optimizer step of the same run, so it is settled only at the end.
     while (state.marks.size() > (force ? 0 : 1) && settleOldest(state, earliest_ps)) {
     }
+    if (force && spoolKeepsNow()) {   // what came after the last step, or all of a job without steps
+      for (Span& span : state.spans) {
+        if (span.start.known() && spanEnd(span) != kUnresolved) keepSpan(state, span, spanEnd(span));
+      }
+    }
     const auto now = std::chrono::steady_clock::now();
     if (!force && (state.unsent.empty() || now - state.last_sent < std::chrono::seconds(1))) return;
     state.last_sent = now;
-    if (state.spool != nullptr) std::fflush(state.spool);
   }
   packer.array(2);
   packer.integer(15);
@@ -259,11 +252,6 @@ StatsEntry::StatsEntry(const char* key, void (*pack)(Packer&)) { entries().push_
 void addWarning(const std::string& text) {
   std::lock_guard<std::mutex> hold(g_state->mutex);
   if (g_state->warned.insert(text).second) g_state->warnings.push_back(text);
-}
-
-void spoolSpansTo(const std::string& path) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  g_state->spool = std::fopen(path.c_str(), "wb");
 }
 
 void resetAccountingAfterFork() {

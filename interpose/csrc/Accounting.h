@@ -31,8 +31,6 @@ struct StatsEntry {
   StatsEntry(const char* key, void (*pack)(Packer&));
 };
 void addWarning(const std::string& text);   // shown once each in the summary
-// Every settled span goes here when a timeline is wanted; one line of msgpack each: [stream, kernel, start, end, kind].
-void spoolSpansTo(const std::string& path);
 
 void resetAccountingAfterFork();
 

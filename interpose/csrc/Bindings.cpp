@@ -7,6 +7,7 @@
 #include "Device.h"
 #include "Session.h"
 #include "SessionPython.h"
+#include "Spool.h"
 #include "Timeline.h"
 
 #include <c10/util/Exception.h>
@@ -91,6 +92,7 @@ void afterForkInChild() {
   resetSessionAfterFork();
   resetTimelineAfterFork();
   resetAccountingAfterFork();
+  resetSpoolAfterFork();
 }
 
 void install(const py::dict& given) {
@@ -114,7 +116,10 @@ void bindSession(py::module_& m) {
     openSession();
     thisThreadClock();
   });
-  m.def("session_close", &closeSession);
+  m.def("session_close", [] {
+    closeSpool();
+    closeSession();
+  });
   m.def("is_open", &sessionOpen);
   m.def("next_batch", [](double timeout_s) -> py::object {
     std::optional<std::pair<std::string, uint64_t>> batch;
@@ -268,7 +273,6 @@ void bindSteps(py::module_& m) {
     return py::bytes(p.buffer());
   });
   m.def("warn", &addWarning);
-  m.def("spool_spans_to", &spoolSpansTo);
   m.def("location", &pythonLocation);
 }
 

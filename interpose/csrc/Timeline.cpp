@@ -4,6 +4,7 @@
 #include "Clock.h"
 #include "Config.h"
 #include "Session.h"
+#include "Spool.h"
 
 #include <Python.h>
 #include <pybind11/pybind11.h>
@@ -45,6 +46,7 @@ void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, 
   if (s->queue.size() == depth) {
     Tail oldest = s->queue[s->next];
     if (oldest.known()) {
+      if (spoolKeepsNow()) spoolWait(clock.id, clock.now_ps.load(), oldest.bound_ps, "the launch queue is full");
       clock.notBefore(oldest.bound_ps);
     } else {
       hold.unlock();
@@ -142,10 +144,15 @@ Tail occupyStream(DeviceIndex device, StreamId stream, const NodePtr& node, cons
 void synchronize(Tail tail, const char* why) {
   chargeHost(HostWork::kSync);
   Clock& clock = thisThreadClock();
+  const bool keep = spoolKeepsNow();
+  const Picoseconds from_ps = clock.now_ps.load();
+  std::string reason = why;
+  if (keep || !tail.known()) {
+    const std::string where = pythonLocation();
+    if (!where.empty()) reason += " at " + where;
+  }
   if (!tail.known()) {
     const uint64_t request = newRequest();
-    const std::string where = pythonLocation();
-    const std::string reason = where.empty() ? std::string(why) : std::string(why) + " at " + where;
     clock.waiting = true;
     record([&](Packer& p) {
       p.array(6);
@@ -158,6 +165,7 @@ void synchronize(Tail tail, const char* why) {
     });
     tail = Tail(awaitAnswer(request));
   }
+  if (keep) spoolWait(clock.id, from_ps, tail.bound_ps, reason);
   clock.notBefore(tail.bound_ps);
 }
 
