@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
@@ -30,6 +30,11 @@ from netsim.spec import (
 
 __all__ = ["ClusterSpec", "gpu_preset", "gpu_presets", "list_presets", "load_cluster", "parse_cluster"]
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same parser under its older name
+    import tomli as tomllib
+
 PRESETS = Path(__file__).parent / "presets"
 GPUS_FILE = Path(__file__).parent / "data" / "gpus.toml"
 FABRIC_KINDS = ("rail-fat-tree", "fat-tree", "single-switch", "torus", "direct-connect", "graph", "none")
@@ -39,9 +44,10 @@ PEAKS = ("float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", 
 # x16 bandwidth in GB/s that NCCL's search uses (src/graph/topo.h, nccl_tuning notes in docs/network.md).
 PCIE_X16_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}
 
-# CPU time of eager PyTorch on a current server core, in seconds. Operator and view: PyTorch's own instruction counts and
-# profiler traces give 4-5 us for a dispatched CUDA operator and 1-2 us for a view; launch latency 2 us: CUDA's launch to
-# start on an idle stream; a ProcessGroupNCCL call is about three operators' work. Change them in [host].
+# CPU time of eager PyTorch on a current server core, in seconds. Operator and view: PyTorch's own
+# instruction counts and profiler traces give 4-5 us for a dispatched CUDA operator and 1-2 us for a view;
+# launch latency 2 us: CUDA's launch to start on an idle stream; a ProcessGroupNCCL call is about three
+# operators' work. Change them in [host].
 HOST_DEFAULTS_S = {
     "op_s": 4.5e-6,
     "view_s": 1.5e-6,
@@ -98,7 +104,8 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> ClusterSpec:
 def parse_cluster(data: Mapping[str, Any], *, file: str) -> ClusterSpec:
     """Check the content of a cluster file; `file` is used in error messages.
 
-    A file may start from another: `base = "PRESET"` takes every table of that preset and overrides single keys.
+    A file may start from another: `base = "PRESET"` takes every table of that preset and overrides single
+    keys.
     """
     if "base" in data:
         base = Table(data, file=file).text("base", choices=list_presets())
@@ -134,14 +141,14 @@ def _gpu(t: Table) -> GpuSpec:
     preset = ""
     if "preset" in t:
         preset = t.text("preset", choices=gpu_presets())
-        own = {k: t.raw(k) for k in t.keys() if k != "preset"}
+        own = {k: t.raw(k) for k in t.names() if k != "preset"}
         t = Table(_merge(_gpu_tables()[preset], own), file=t._file, path="gpu")
     capability = t.integers("capability", low=0, high=30)
     if len(capability) != 2 or capability[0] < 5:
         t.fail("capability", list(capability), "must be [major, minor] with major at least 5")
     peaks_table = t.table("peak_flops", required=True)
     peaks = {}
-    for dtype in peaks_table.keys():
+    for dtype in peaks_table.names():
         if dtype not in PEAKS:
             peaks_table.fail(dtype, peaks_table.raw(dtype), f"unknown type; allowed: {', '.join(PEAKS)}")
         peaks[dtype] = peaks_table.number(dtype, low=1e9, high=1e18, unit="FLOP/s")
@@ -161,7 +168,9 @@ def _gpu(t: Table) -> GpuSpec:
             "memory_bandwidth_bytes_per_s", low=1e9, high=1e14, unit="bytes per second"
         ),
         l2_cache_bytes=t.integer("l2_cache_bytes", low=1 << 16, high=1 << 32, what="bytes"),
-        shared_memory_per_block_bytes=t.integer("shared_memory_per_block_bytes", 49152, low=1024, high=1 << 24),
+        shared_memory_per_block_bytes=t.integer(
+            "shared_memory_per_block_bytes", 49152, low=1024, high=1 << 24
+        ),
         shared_memory_per_block_optin_bytes=t.integer(
             "shared_memory_per_block_optin_bytes", 101376, low=1024, high=1 << 24
         ),
@@ -183,26 +192,43 @@ def _node(t: Table, gpu: GpuSpec) -> NodeSpec:
     sockets = t.integer("sockets", 2 if gpus > 1 else 1, low=1, high=8)
     cpu_vendor = t.text("cpu_vendor", "intel", choices=("intel", "amd", "arm"))
     nvlink_table = t.table("nvlink")
-    kind = nvlink_table.text("kind", "none" if not nvlink_table.keys() else "switch", choices=("switch", "mesh", "none"))
-    if kind == "none" and [k for k in nvlink_table.keys() if k != "kind"]:
+    kind = nvlink_table.text(
+        "kind", "none" if not nvlink_table.names() else "switch", choices=("switch", "mesh", "none")
+    )
+    if kind == "none" and [k for k in nvlink_table.names() if k != "kind"]:
         nvlink_table.fail("kind", kind, 'must be "switch" or "mesh" where other NVLink keys are given')
-    links = nvlink_table.integer("links", 0 if kind == "none" else None, low=0 if kind == "none" else 1, high=64)
+    links = nvlink_table.integer(
+        "links", 0 if kind == "none" else None, low=0 if kind == "none" else 1, high=64
+    )
     rings = {}
     for size, count in nvlink_table.raw("ring_channels", {}).items():
-        if not size.isdigit() or not 2 <= int(size) <= gpus or not isinstance(count, int) or not 1 <= count <= 32:
-            nvlink_table.fail(f"ring_channels.{size}", count, f"must be GROUP SIZE (2 to {gpus}) = 1 to 32 rings")
+        if (
+            not size.isdigit()
+            or not 2 <= int(size) <= gpus
+            or not isinstance(count, int)
+            or not 1 <= count <= 32
+        ):
+            nvlink_table.fail(
+                f"ring_channels.{size}", count, f"must be GROUP SIZE (2 to {gpus}) = 1 to 32 rings"
+            )
         rings[int(size)] = count
     nvlink = NvlinkSpec(
         kind=kind,
         links=links,
         link_bandwidth_bytes_per_s=nvlink_table.number(
-            "link_bandwidth_bytes_per_s", 0 if kind == "none" else None, low=1e9, high=1e12, unit="bytes per second",
+            "link_bandwidth_bytes_per_s",
+            0 if kind == "none" else None,
+            low=1e9,
+            high=1e12,
+            unit="bytes per second",
             zero=kind == "none",
         ),
         latency_s=nvlink_table.number("latency_s", 0.7e-6, low=0, high=1e-3, unit="seconds"),
         efficiency=nvlink_table.number("efficiency", 0.82, low=0.05, high=1, unit="the line rate"),
         multicast=nvlink_table.boolean("multicast", gpu.capability[0] >= 9 and kind == "switch"),
-        domain_nodes=nvlink_table.integer("domain_nodes", 1, low=1, high=256, what="nodes in one NVLink domain"),
+        domain_nodes=nvlink_table.integer(
+            "domain_nodes", 1, low=1, high=256, what="nodes in one NVLink domain"
+        ),
         ring_channels=rings,
     )
     nvlink_table.close()
@@ -232,8 +258,12 @@ def _node(t: Table, gpu: GpuSpec) -> NodeSpec:
         socket_bandwidth_bytes_per_s=t.number("socket_bandwidth_bytes_per_s", 2 * full, **low_high),
         nics=nics,
         nic_bandwidth_bytes_per_s=t.number(
-            "nic_bandwidth_bytes_per_s", None if nic_needed else 0.0, low=1e7, high=1e13,
-            unit="bytes per second (400 Gb/s is 50e9)", zero=not nic_needed,
+            "nic_bandwidth_bytes_per_s",
+            None if nic_needed else 0.0,
+            low=1e7,
+            high=1e13,
+            unit="bytes per second (400 Gb/s is 50e9)",
+            zero=not nic_needed,
         ),
         nic_efficiency=t.number("nic_efficiency", 0.95, low=0.05, high=1, unit="the line rate"),
         nic_latency_s=t.number("nic_latency_s", 1.0e-6, low=0, high=1e-2, unit="seconds"),
@@ -241,7 +271,7 @@ def _node(t: Table, gpu: GpuSpec) -> NodeSpec:
         pcie=pcie,
     )
     t.close()
-    if nics > gpus and nics % gpus or gpus > nics > 0 and gpus % nics:
+    if (nics > gpus and nics % gpus) or (gpus > nics > 0 and gpus % nics):
         t.fail("nics", nics, f"must divide or be a multiple of gpus = {gpus}")
     if sockets > 1 and gpus % sockets:
         t.fail("sockets", sockets, f"must divide gpus = {gpus}")
@@ -249,7 +279,7 @@ def _node(t: Table, gpu: GpuSpec) -> NodeSpec:
 
 
 def _fabric(t: Table, node: NodeSpec) -> FabricSpec:
-    kind = t.text("kind", "none" if not t.keys() else None, choices=FABRIC_KINDS)
+    kind = t.text("kind", "none" if not t.names() else None, choices=FABRIC_KINDS)
     if kind != "none" and not node.nics:
         t.fail("kind", kind, 'needs nics in [node]; use "none" for a single node')
     links: list[FabricLink] = []
@@ -268,11 +298,16 @@ def _fabric(t: Table, node: NodeSpec) -> FabricSpec:
         routing=t.text("routing", "spray", choices=("spray", "ecmp")),
         nodes_per_leaf=t.integer("nodes_per_leaf", 32, low=1, high=4096) if tree else 1,
         spines=t.integer("spines", 16, low=1, high=4096) if tree else 0,
-        oversubscription=t.number("oversubscription", 1.0, low=0.1, high=100, unit="down over up") if tree else 1.0,
+        oversubscription=t.number("oversubscription", 1.0, low=0.1, high=100, unit="down over up")
+        if tree
+        else 1.0,
         link_bandwidth_bytes_per_s=t.number(
             "link_bandwidth_bytes_per_s",
             node.nic_bandwidth_bytes_per_s * (node.nics if kind in ("torus", "direct-connect") else 1),
-            low=1e7, high=1e14, unit="bytes per second", zero=kind == "none",
+            low=1e7,
+            high=1e14,
+            unit="bytes per second",
+            zero=kind == "none",
         ),
         hop_latency_s=t.number("hop_latency_s", 0.5e-6, low=0, high=1e-2, unit="seconds"),
         dimensions=dimensions,
@@ -301,7 +336,7 @@ def _nccl(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
     timing_table = t.table("timing")
     defaults = default_timing(gpu, node)
     timing = {}
-    for key in timing_table.keys():
+    for key in timing_table.names():
         if key not in TIMING_KEYS:
             timing_table.fail(key, timing_table.raw(key), f"unknown; allowed: {', '.join(TIMING_KEYS)}")
     for key in TIMING_KEYS:
@@ -327,14 +362,17 @@ def _nccl(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
 
 def _host(t: Table) -> HostSpec:
     spec = HostSpec(
-        **{key: t.number(key, default, low=0, high=1, unit="seconds") for key, default in HOST_DEFAULTS_S.items()}
+        **{
+            key: t.number(key, default, low=0, high=1, unit="seconds")
+            for key, default in HOST_DEFAULTS_S.items()
+        }
     )
     t.close()
     return spec
 
 
 def _degrade(t: Table) -> DegradeSpec:
-    numbered = {}
+    numbered: dict[str, dict[int, float]] = {}
     for key in ("gpus", "hosts"):
         what = "rank" if key == "gpus" else "node"
         numbered[key] = {}

@@ -22,12 +22,13 @@ KINDS = (*COLLECTIVE_KINDS, "p2p", "transfer")
 class Operation:
     """One collective, point-to-point message ("p2p") or host copy ("transfer").
 
-    `ranks` are global ranks in group order. `size_bytes` is NCCL's message size: the buffer for all_reduce, broadcast
-    and reduce; the full (larger) buffer for all_gather and reduce_scatter; one rank's send buffer for all_to_all; the
-    piece of one rank times the number of ranks for gather and scatter; the message for p2p and transfer.
-    `root` is a group rank. `send_counts[i][j]` are the bytes that group rank i sends to group rank j (all_to_all only;
-    None means balanced). `source` and `destination` are global ranks (p2p). `direction` is "h2d" or "d2h" (transfer,
-    of the one rank in `ranks`). `backend` is "nccl" or "gloo" (a collective among the hosts' memories).
+    `ranks` are global ranks in group order. `size_bytes` is NCCL's message size: the buffer for all_reduce,
+    broadcast and reduce; the full (larger) buffer for all_gather and reduce_scatter; one rank's send buffer
+    for all_to_all; the piece of one rank times the number of ranks for gather and scatter; the message for
+    p2p and transfer. `root` is a group rank. `send_counts[i][j]` are the bytes that group rank i sends to
+    group rank j (all_to_all only; None means balanced). `source` and `destination` are global ranks (p2p).
+    `direction` is "h2d" or "d2h" (transfer, of the one rank in `ranks`). `backend` is "nccl" or "gloo" (a
+    collective among the hosts' memories).
     """
 
     kind: str

@@ -1,4 +1,6 @@
-"""Checked reading of a TOML table: every key is asked for, typed and bounded, and what is left over is an error."""
+"""Checked reading of a TOML table: every key is asked for, typed and bounded, and what is left over is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,14 @@ class Table:
         return default
 
     def number(
-        self, key: str, default: float | None = None, *, low: float, high: float, unit: str, zero: bool = False
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        low: float,
+        high: float,
+        unit: str,
+        zero: bool = False,
     ) -> float:
         """A float between `low` and `high`, or 0 where `zero` allows it."""
         allowed = f"a number of {unit} between {low:g} and {high:g}" + (" or 0" if zero else "")
@@ -72,7 +81,9 @@ class Table:
             self.fail(key, value, "must be true or false")
         return value
 
-    def text(self, key: str, default: str | None = None, *, choices: Sequence[str] = (), what: str = "a text") -> str:
+    def text(
+        self, key: str, default: str | None = None, *, choices: Sequence[str] = (), what: str = "a text"
+    ) -> str:
         """A non-empty text, one of `choices` if given."""
         allowed = "one of " + ", ".join(f'"{c}"' for c in choices) if choices else what
         value = self._require(key, default, allowed)
@@ -94,7 +105,9 @@ class Table:
             self.fail(key, value, "must be a table")
         return Table(value, file=self._file, path=self.name_of(key))
 
-    def integers(self, key: str, default: Sequence[int] | None = None, *, low: int, high: int) -> tuple[int, ...]:
+    def integers(
+        self, key: str, default: Sequence[int] | None = None, *, low: int, high: int
+    ) -> tuple[int, ...]:
         """A non-empty list of integers between `low` and `high`."""
         allowed = f"a list of integers between {low} and {high}"
         value = self._require(key, default, allowed)
@@ -127,7 +140,7 @@ class Table:
             self.fail(key, value, "must be a list of tables")
         return [Table(v, file=self._file, path=f"{self.name_of(key)}[{i}]") for i, v in enumerate(value)]
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """All keys of the table, in the file's order."""
         return list(self._data)
 

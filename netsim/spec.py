@@ -11,8 +11,8 @@ class GpuSpec:
     """One GPU as PyTorch would see it, with its peak rates.
 
     `memory_bytes` is the total that CUDA reports; `reserved_bytes` is taken by the CUDA context.
-    `peak_flops` maps "float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8", "int8" to dense
-    peaks in FLOP/s; a type that the GPU does not have is absent.
+    `peak_flops` maps "float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8",
+    "int8" to dense peaks in FLOP/s; a type that the GPU does not have is absent.
     """
 
     name: str
@@ -43,8 +43,9 @@ class GpuSpec:
 class NvlinkSpec:
     """NVLink of one GPU. `kind`: "switch", "mesh" (all pairs wired directly) or "none".
 
-    `domain_nodes` nodes share one NVSwitch domain (multi-node NVLink). `efficiency` is the share of the line rate that
-    a copy reaches. `ring_channels` gives, for "mesh", how many disjoint rings of one link NCCL finds for a group size.
+    `domain_nodes` nodes share one NVSwitch domain (multi-node NVLink). `efficiency` is the share of the
+    line rate that a copy reaches. `ring_channels` gives, for "mesh", how many disjoint rings of one link
+    NCCL finds for a group size.
     """
 
     kind: str
@@ -97,7 +98,9 @@ class NodeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class FabricLink:
-    """One undirected edge of a custom fabric, between names of NICs ("node0/nic0") and switches (any other name)."""
+    """One undirected edge of a custom fabric, between names of NICs ("node0/nic0") and switches (any other
+    name).
+    """
 
     ends: tuple[str, str]
     bandwidth_bytes_per_s: float
@@ -127,9 +130,9 @@ class FabricSpec:
 class ProtocolTiming:
     """Calibrated times of one (algorithm, protocol), see docs/network.md for the formula.
 
-    `base_us` per operation, `intra_us` and `inter_us` per hop inside and between nodes, `fill_us` the time that
-    filling the pipeline adds (times the square root of size over 1 MiB), `efficiency` the share of the bandwidth that
-    NCCL's model and the links allow.
+    `base_us` per operation, `intra_us` and `inter_us` per hop inside and between nodes, `fill_us` the time
+    that filling the pipeline adds (times the square root of size over 1 MiB), `efficiency` the share of the
+    bandwidth that NCCL's model and the links allow.
     """
 
     base_us: float
@@ -154,9 +157,9 @@ class NcclSpec:
 class HostSpec:
     """Modelled CPU times in seconds: what the thread that issues device work spends.
 
-    `op_s` per dispatched operator that launches a kernel, `view_s` per view or metadata operator, `backward_node_s`
-    extra per autograd node, `launch_latency_s` from launch to start of the kernel on an idle GPU, `collective_s` per
-    collective call, `query_s` per event query, `store_s` per store request.
+    `op_s` per dispatched operator that launches a kernel, `view_s` per view or metadata operator,
+    `backward_node_s` extra per autograd node, `launch_latency_s` from launch to start of the kernel on an
+    idle GPU, `collective_s` per collective call, `query_s` per event query, `store_s` per store request.
     """
 
     op_s: float
@@ -179,7 +182,9 @@ class BackgroundFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class DegradeSpec:
-    """What-if: factors on the speed of GPUs and hosts (by rank or node number) and links (by name); 0 is a failed link."""
+    """What-if: factors on the speed of GPUs and hosts (by rank or node number) and links (by name); 0 is a
+    failed link.
+    """
 
     gpus: Mapping[int, float]
     hosts: Mapping[int, float]

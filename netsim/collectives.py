@@ -1,0 +1,306 @@
+"""Turns operations into parts: which links NCCL's algorithm loads, how much, and how long it takes to
+start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsim.errors import OperationError
+from netsim.messages import MessageParts
+from netsim.nccl_model import Environment, Pick, TuningModel
+from netsim.nccl_search import GroupShape
+from netsim.operation import COLLECTIVE_KINDS, Choice, Operation, bus_factor
+from netsim.parts import Part, Shape
+from netsim.timing import startup_us, transfer_cap
+from netsim.topology import Topology
+from netsim.trees import double_tree_edges
+
+WIRE_FACTOR = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
+"""Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 8 bytes of 128 (NCCL
+`device.h`).
+"""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communicator's ranks by NVLink domain (or server), in group order."""
+
+    ranks: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    shape: GroupShape
+
+
+class Planner:
+    """Plans operations on one topology; plans are kept by operation, since training repeats them."""
+
+    def __init__(self, topology: Topology, environment: Mapping[str, str], *, seed: int) -> None:
+        self.topology = topology
+        self.environment = Environment.parse(environment)
+        self.seed = seed
+        self._groups: dict[tuple[int, ...], Group] = {}
+        self._models: dict[GroupShape, TuningModel] = {}
+        self._plans: dict[Operation, tuple[Part, ...]] = {}
+        self._loads: dict[tuple[str, str, str, tuple[int, ...], int], dict[int, float]] = {}
+        self._messages = MessageParts(topology, self.environment, seed=seed)
+
+    def plan(self, op: Operation) -> tuple[Part, ...]:
+        """Parts of `op`. Raises `OperationError` for ranks or sizes that make no sense."""
+        found = self._plans.get(op)
+        if found is None:
+            found = tuple(self._plan(op))
+            if len(self._plans) >= 4096:
+                self._plans.clear()
+            self._plans[op] = found
+        return found
+
+    def pick(self, op: Operation) -> Pick:
+        """NCCL's choice for a collective of at least two ranks."""
+        kind, size = _effective(op)
+        narrow = op.dtype.startswith("float8") and kind in ("all_reduce", "reduce_scatter", "reduce")
+        return self.model(self.group(op.ranks)).choose(kind, size, narrow_reduction=narrow)
+
+    def choice(self, op: Operation) -> Choice:
+        """Algorithm, protocol, channels and the idle network's time, for reports."""
+        parts = self.plan(op)
+        estimate = max((p.latency_ps * 1e-12 + idle_s(p, self.topology) for p in parts), default=0.0)
+        factor = bus_factor(op.kind, len(op.ranks))
+        if op.kind in ("p2p", "transfer"):
+            return Choice(
+                algorithm=op.kind,
+                protocol="simple",
+                channels=1,
+                threads=0,
+                bus_factor=1.0,
+                estimate_s=estimate,
+            )
+        if op.backend == "gloo" or len(op.ranks) < 2:
+            name = "gloo" if op.backend == "gloo" else "copy"
+            return Choice(
+                algorithm=name, protocol="-", channels=0, threads=0, bus_factor=factor, estimate_s=estimate
+            )
+        if op.kind in ("all_to_all", "gather", "scatter"):
+            channels = self._messages.channels(self.model(self.group(op.ranks)))
+            return Choice(
+                algorithm="send_recv", protocol="simple", channels=channels, threads=512, bus_factor=factor,
+                estimate_s=estimate,
+            )  # fmt: skip
+        pick = self.pick(op)
+        return Choice(
+            algorithm=pick.algorithm, protocol=pick.protocol, channels=pick.channels, threads=pick.threads,
+            bus_factor=factor, estimate_s=estimate,
+        )  # fmt: skip
+
+    def group(self, ranks: tuple[int, ...]) -> Group:
+        """Ranks by NVLink domain, and what NCCL's model needs to know of them."""
+        found = self._groups.get(ranks)
+        if found is None:
+            for rank in ranks:
+                self.topology.check_rank(rank)
+            if len(set(ranks)) != len(ranks):
+                raise OperationError(f"ranks {list(ranks)} repeat")
+            by_node: dict[int, list[int]] = {}
+            for rank in ranks:
+                by_node.setdefault(self.topology.domain_of(rank), []).append(rank)
+            sizes = [len(m) for m in by_node.values()]
+            shape = GroupShape(len(ranks), len(by_node), max(sizes), min(sizes))
+            found = Group(ranks, tuple(tuple(m) for m in by_node.values()), shape)
+            self._groups[ranks] = found
+        return found
+
+    def model(self, group: Group) -> TuningModel:
+        """NCCL's tuning table for the group's shape."""
+        found = self._models.get(group.shape)
+        if found is None:
+            found = TuningModel(self.topology.cluster, group.shape, self.environment)
+            self._models[group.shape] = found
+        return found
+
+    def _plan(self, op: Operation) -> list[Part]:
+        if op.size_bytes < 0:
+            raise OperationError(f"{op.kind}: {op.size_bytes} bytes: must not be negative")
+        if op.kind == "p2p":
+            return self._messages.message(op)
+        if op.kind == "transfer":
+            return self._messages.host_copy(op)
+        if op.kind not in COLLECTIVE_KINDS:
+            raise OperationError(
+                f"unknown kind {op.kind!r}; allowed: {', '.join(COLLECTIVE_KINDS)}, p2p, transfer"
+            )
+        group = self.group(op.ranks)
+        if op.backend == "gloo":
+            return self._messages.gloo(op, group.members)
+        if group.shape.ranks < 2:
+            return [self._messages.local_copy(op.size_bytes if op.kind != "barrier" else 0)]
+        if op.kind in ("all_to_all", "gather", "scatter"):
+            return self._messages.exchange(op, self.model(group))
+        return [self._collective(op, group)]
+
+    def _collective(self, op: Operation, group: Group) -> Part:
+        kind, size = _effective(op)
+        pick = self.pick(op)
+        model = self.model(group)
+        latency_us = startup_us(model, self.topology, group.members, kind, pick, size)
+        root = op.root if kind in ("broadcast", "reduce") else -1
+        key = (kind, pick.algorithm, pick.protocol, op.ranks, root)
+        loads = self._loads.get(key)
+        if loads is None:
+            loads = self._link_loads(kind, pick.algorithm, pick.protocol, group, root)
+            self._loads[key] = loads
+        factor = bus_factor(kind, group.shape.ranks)
+        weight = pick.channels / factor / WIRE_FACTOR[pick.protocol]
+        shape = Shape.single(loads, weight=weight, cap=transfer_cap(model, kind, pick))
+        return Part(round(latency_us * 1e6), shape, np.array([float(size)]))
+
+    def _link_loads(
+        self, kind: str, algorithm: str, protocol: str, group: Group, root: int
+    ) -> dict[int, float]:
+        loads = _Loads(self.topology, group)
+        r, nodes = group.shape.ranks, group.shape.nodes
+        factor = bus_factor(kind, r)
+        if algorithm == "ring":
+            if kind in ("broadcast", "reduce"):
+                loads.chain(group.ranks[root] if 0 <= root < r else group.ranks[0], reverse=kind == "reduce")
+            else:
+                loads.ring(factor)
+        elif algorithm == "tree":
+            for members in group.members:
+                loads.inside(members, 2.0 * (len(members) - 1) / len(members))
+            loads.tree_between(2.0)
+        elif algorithm in ("nvls", "nvlstree"):
+            for members in group.members:
+                if kind == "all_reduce":
+                    loads.inside(members, 1.0 + 1.0 / len(members))
+                else:
+                    loads.inside(members, 1.0)
+            if nodes > 1:
+                loads.tree_between(2.0)
+        else:
+            loads.doubling(1.0)
+        wire = WIRE_FACTOR[protocol]
+        return {link: load * wire for link, load in loads.result.items()}
+
+
+def _effective(op: Operation) -> tuple[str, int]:
+    """torch's barrier is an all_reduce of one element."""
+    return ("all_reduce", 4) if op.kind == "barrier" else (op.kind, op.size_bytes)
+
+
+def idle_s(part: Part, topology: Topology) -> float:
+    """Transfer time of a part on an idle network, sharing only with itself."""
+    shape = part.shape
+    if shape is None or not len(part.sizes):
+        return 0.0
+    if shape.flows == 1:
+        capacity = np.array([topology.capacity[i] for i in shape.links.tolist()])
+        rate = min(float(shape.caps[0]), float(np.min(capacity / shape.loads, initial=math.inf)))
+        return float(part.sizes[0]) / rate
+    capacity = np.array(topology.capacity)
+    total = np.bincount(shape.links, weights=shape.loads * part.sizes[shape.row], minlength=len(capacity))
+    busy = total > 0
+    slowest = float(np.max(total[busy] / capacity[busy], initial=0.0))
+    return max(slowest, float(np.max(part.sizes / shape.caps)))
+
+
+class _Loads:
+    """Collects bytes per link per byte of message."""
+
+    def __init__(self, topology: Topology, group: Group) -> None:
+        self.topology = topology
+        self.group = group
+        self.result: dict[int, float] = {}
+        self._nics: list[list[tuple[int, int]]] | None = None
+
+    def add(self, hops: list[tuple[int, float]], load: float) -> None:
+        """Add `load` times each hop's share."""
+        for link, share in hops:
+            self.result[link] = self.result.get(link, 0.0) + share * load
+
+    @property
+    def nics(self) -> list[list[tuple[int, int]]]:
+        """Per domain: (rank, NIC) pairs by which its channels leave, sorted by rail."""
+        if self._nics is None:
+            self._nics = []
+            for members in self.group.members:
+                pairs: dict[int, int] = {}
+                for rank in sorted(members):
+                    for nic in self.topology.nics_of(rank):
+                        pairs.setdefault(nic, rank)
+                self._nics.append([(rank, nic) for nic, rank in sorted(pairs.items())])
+        return self._nics
+
+    def inside(self, members: tuple[int, ...], load: float) -> None:
+        """Load every member's links inside the domain by `load` in each direction."""
+        if len(members) < 2 or load <= 0:
+            return
+        if self.topology.nvlink_out:
+            for rank in members:
+                self.add([(self.topology.nvlink_out[rank], 1.0), (self.topology.nvlink_in[rank], 1.0)], load)
+            return
+        order = sorted(members)
+        per_edge = load * len(order) / (len(order) if load_closes(load) else max(1, len(order) - 1))
+        for a, b in zip(order, order[1:] + order[:1]):
+            self.add(self.topology.path(a, b), per_edge)
+
+    def ring(self, factor: float) -> None:
+        """A ring through all members; between domains it passes by every NIC in turn, channel by channel."""
+        nodes = self.group.members
+        if len(nodes) == 1:
+            self.inside(nodes[0], factor)
+            return
+        for members in nodes:
+            self.inside(members, factor * (len(members) - 1) / len(members))
+        for i in range(len(nodes)):
+            self.between(i, (i + 1) % len(nodes), factor)
+
+    def chain(self, root: int, *, reverse: bool) -> None:
+        """A pipeline from the root through all members and back to nobody."""
+        nodes = self.group.members
+        first = next(i for i, members in enumerate(nodes) if root in members)
+        for members in nodes:
+            self.inside(members, 1.0 if len(nodes) == 1 else (len(members) - 1) / len(members))
+        for step in range(len(nodes) - 1):
+            a, b = (first + step) % len(nodes), (first + step + 1) % len(nodes)
+            self.between(*((b, a) if reverse else (a, b)), 1.0)
+
+    def between(self, a: int, b: int, load: float) -> None:
+        """Send `load` from domain a to domain b, split over their NICs, rail by rail."""
+        here, there = self.nics[a], self.nics[b]
+        by_rail: dict[int, list[tuple[int, int]]] = {}
+        for pair in there:
+            by_rail.setdefault(self.topology.fabric.rail_of(pair[1]), []).append(pair)
+        count = max(len(here), len(there))
+        for i in range(count):
+            rank, nic = here[i % len(here)]
+            same = by_rail.get(self.topology.fabric.rail_of(nic), there)
+            peer, peer_nic = same[i % len(same)]
+            self.add(self.topology.nic_exit(rank, nic), load / count)
+            self.add(self.topology.fabric.route(nic, peer_nic, i), load / count)
+            self.add(self.topology.nic_entry(peer, peer_nic), load / count)
+
+    def tree_between(self, load: float) -> None:
+        """NCCL's double binary tree over the domains: half of `load` on every edge of both trees, half of
+        that each way.
+        """
+        for parent, child in double_tree_edges(len(self.group.members)):
+            self.between(child, parent, load / 4)
+            self.between(parent, child, load / 4)
+
+    def doubling(self, load: float) -> None:
+        """PAT: in step k every rank exchanges 2^k pieces with the rank 2^k away."""
+        count = len(self.group.members)
+        distance = 1
+        while distance < count:
+            pieces = min(distance, count - distance)
+            for i in range(count):
+                self.between(i, (i + distance) % count, load * pieces / count)
+            distance *= 2
+
+
+def load_closes(load: float) -> bool:
+    """Whether a load inside a domain is that of a closed ring (1 or more per GPU)."""
+    return load >= 1.0

@@ -1,0 +1,180 @@
+"""Messages that are separate flows: send/recv, all_to_all, gather, scatter, host copies and Gloo."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netsim.errors import OperationError
+from netsim.nccl_model import Environment, TuningModel
+from netsim.operation import Operation
+from netsim.parts import Part, Shape
+from netsim.topology import Hop, Topology
+
+NET_BANDWIDTH_PER_CHANNEL = 14e9
+"""NCCL_P2P_PER_CHANNEL_NET_BW: a message gets ceil(NIC bandwidth / this) channels (NVIDIA/nccl
+`src/graph/paths.cc`).
+"""
+
+EMPTY = np.zeros(0)
+
+
+def _loads(hops: list[Hop], factor: float = 1.0) -> dict[int, float]:
+    result: dict[int, float] = {}
+    for link, share in hops:
+        result[link] = result.get(link, 0.0) + share * factor
+    return result
+
+
+class MessageParts:
+    """Plans messages on one topology."""
+
+    def __init__(self, topology: Topology, environment: Environment, *, seed: int) -> None:
+        self.topology = topology
+        self.cluster = topology.cluster
+        self.environment = environment
+        self.seed = seed
+        self.pxn = self.cluster.nccl.pxn and environment.pxn
+        self.spray = self.cluster.fabric.routing == "spray"
+
+    def local_copy(self, size_bytes: int) -> Part:
+        """A group of one: a copy inside the GPU's memory, read and written."""
+        seconds = 2.0 * size_bytes / (0.85 * self.cluster.gpu.memory_bandwidth_bytes_per_s)
+        return Part(round((3e-6 + seconds) * 1e12), None, EMPTY)
+
+    def message(self, op: Operation) -> list[Part]:
+        """One send with its recv."""
+        self.topology.check_rank(op.source)
+        self.topology.check_rank(op.destination)
+        if op.source == op.destination:
+            return [self.local_copy(op.size_bytes)]
+        hops = self.topology.path(op.source, op.destination, key=self.seed, pxn=self.pxn)
+        remote = self.topology.domain_of(op.source) != self.topology.domain_of(op.destination)
+        latency = self._latency_us(hops, remote)
+        shape = Shape.single(_loads(hops), weight=self._connections(remote), cap=self._cap(remote))
+        return [Part(round(latency * 1e6), shape, np.array([float(op.size_bytes)]))]
+
+    def _latency_us(self, hops: list[Hop], remote: bool) -> float:
+        nccl = self.cluster.nccl
+        return (nccl.p2p_inter_us if remote else nccl.p2p_base_us) + self.topology.latency_s(hops) * 1e6
+
+    def _connections(self, remote: bool) -> float:
+        """Channels per peer."""
+        if not remote:
+            return 2.0
+        return max(1.0, -(-self.cluster.node.nic_bandwidth_bytes_per_s // NET_BANDWIDTH_PER_CHANNEL))
+
+    def _cap(self, remote: bool) -> float:
+        node = self.cluster.node
+        if remote:
+            return node.nic_bandwidth_bytes_per_s * node.nic_efficiency * max(1, node.nics // node.gpus)
+        if self.topology.nvlink_out:
+            links = 2 if node.nvlink.kind == "mesh" else node.nvlink.links
+            return node.nvlink.link_bandwidth_bytes_per_s * links * node.nvlink.efficiency
+        return node.pcie.p2p_bandwidth_bytes_per_s
+
+    def channels(self, model: TuningModel) -> int:
+        """Channels that grouped send/recv uses, for reports."""
+        channels = 1
+        while channels < model.channels:
+            channels *= 2
+        limit = self.environment.p2p_channels
+        return min(channels, limit) if limit else channels
+
+    def exchange(self, op: Operation, model: TuningModel) -> list[Part]:
+        """all_to_all, gather or scatter as grouped send/recv."""
+        ranks = op.ranks
+        count = len(ranks)
+        pairs: list[tuple[int, int, float]] = []
+        if op.kind == "all_to_all":
+            if op.send_counts is None:
+                return self._balanced(ranks, op.size_bytes / count)
+            if len(op.send_counts) != count or any(len(row) != count for row in op.send_counts):
+                raise OperationError(f"all_to_all: send_counts must be {count} x {count}")
+            for i, row in enumerate(op.send_counts):
+                pairs += [
+                    (ranks[i], ranks[j], float(size)) for j, size in enumerate(row) if size > 0 and i != j
+                ]
+        else:
+            root = ranks[op.root if 0 <= op.root < count else 0]
+            piece = op.size_bytes / count
+            for rank in ranks:
+                if rank != root and piece > 0:
+                    pairs.append((rank, root, piece) if op.kind == "gather" else (root, rank, piece))
+        return self._flows(pairs)
+
+    def _flows(self, pairs: list[tuple[int, int, float]]) -> list[Part]:
+        if not pairs:
+            return [Part(round(self.cluster.nccl.p2p_base_us * 1e6), None, EMPTY)]
+        parts = []
+        for remote in (False, True):
+            chosen = [
+                p for p in pairs if (self.topology.domain_of(p[0]) != self.topology.domain_of(p[1])) == remote
+            ]
+            if not chosen:
+                continue
+            paths = [self.topology.path(a, b, key=self.seed, pxn=self.pxn) for a, b, _ in chosen]
+            shape = Shape.many(
+                [_loads(p) for p in paths],
+                weights=[self._connections(remote)] * len(paths),
+                caps=[self._cap(remote)] * len(paths),
+            )
+            latency = max(self._latency_us(p, remote) for p in (paths[0], paths[-1]))
+            parts.append(Part(round(latency * 1e6), shape, np.array([s for _, _, s in chosen])))
+        return parts
+
+    def _balanced(self, ranks: tuple[int, ...], piece: float) -> list[Part]:
+        """All pairs with the same size."""
+        pairs = [(a, b, piece) for a in ranks for b in ranks if a != b]
+        if not self.spray or piece <= 0:
+            return self._flows(pairs if piece > 0 else [])
+        # Sprayed flows of one class are equal in the network's eyes: one coflow for the peers inside, one
+        # for the others.
+        parts = []
+        for remote in (False, True):
+            loads: dict[int, float] = {}
+            sample: list[Hop] = []
+            for a, b, _ in pairs:
+                if (self.topology.domain_of(a) != self.topology.domain_of(b)) != remote:
+                    continue
+                hops = self.topology.path(a, b, key=self.seed, pxn=self.pxn)
+                sample = sample or hops
+                for link, share in hops:
+                    loads[link] = loads.get(link, 0.0) + share
+            if loads:
+                shape = Shape.single(loads, weight=self._connections(remote), cap=self._cap(remote))
+                parts.append(Part(round(self._latency_us(sample, remote) * 1e6), shape, np.array([piece])))
+        return parts
+
+    def host_copy(self, op: Operation) -> list[Part]:
+        """A copy between a GPU and its host's memory over PCIe."""
+        if op.direction not in ("h2d", "d2h") or len(op.ranks) != 1:
+            raise OperationError(
+                f'transfer: direction {op.direction!r} must be "h2d" or "d2h" and ranks one rank'
+            )
+        rank = op.ranks[0]
+        self.topology.check_rank(rank)
+        node, g = divmod(rank, self.topology.gpus_per_node)
+        switch = node * self.topology.switches + g // self.cluster.node.pcie.gpus_per_switch
+        if op.direction == "h2d":
+            links = [self.topology.switch_down[switch], self.topology.pcie_down[rank]]
+        else:
+            links = [self.topology.pcie_up[rank], self.topology.switch_up[switch]]
+        pcie = self.cluster.node.pcie
+        cap = pcie.bandwidth_bytes_per_s if op.pinned else pcie.pageable_bandwidth_bytes_per_s
+        latency = sum(self.topology.links[i].latency_s for i in links) + 1e-6
+        shape = Shape.single(dict.fromkeys(links, 1.0), weight=1.0, cap=cap)
+        return [Part(round(latency * 1e12), shape, np.array([float(op.size_bytes)]))]
+
+    def gloo(self, op: Operation, members: tuple[tuple[int, ...], ...]) -> list[Part]:
+        """A collective among host memories: rings of pieces over the first NIC of each server."""
+        count = len(op.ranks)
+        t = self.cluster.nccl.timing["gloo"]
+        steps = {"all_reduce": 2 * (count - 1), "barrier": count.bit_length()}.get(op.kind, max(0, count - 1))
+        crossing = len(members) - 1
+        hop = t.inter_us if crossing else t.intra_us
+        factor = 2.0 * (count - 1) / count if op.kind == "all_reduce" else 1.0
+        memory = self.cluster.node.pcie.p2p_bandwidth_bytes_per_s
+        rate = min(memory, self.cluster.node.nic_bandwidth_bytes_per_s or memory) if crossing else memory
+        size = 0 if op.kind == "barrier" else op.size_bytes
+        seconds = (t.base_us + steps * hop) * 1e-6 + factor * size / (rate * t.efficiency)
+        return [Part(round(seconds * 1e12), None, EMPTY)]
