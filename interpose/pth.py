@@ -1,0 +1,103 @@
+"""Installs the hook that attaches any Python process of a job: a .pth line in the interpreter's site-packages.
+
+A .pth line is executed by `site` at start-up, also under -I and -E, where PYTHONPATH and sitecustomize are ignored.
+Without PHANTOM in the environment the line costs one look-up and imports nothing. With it, it loads `_phantom_hook`,
+which makes `interpose` and `phantom` importable from where they are installed, whatever virtual environment that is, and
+nothing else of it.
+
+This file also runs by itself, under an interpreter that has none of phantom's packages: `python pth.py SITE_PACKAGES`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+PTH_NAME = "phantom-attach.pth"
+HOOK_NAME = "_phantom_hook.py"
+PTH_LINE = "import os; 'PHANTOM' in os.environ and __import__('_phantom_hook')\n"
+
+_HOOK = '''"""Written by phantom: attaches this process when PHANTOM is set. Remove with `phantom doctor --remove-hook`."""
+
+import importlib.util
+import os
+import sys
+
+PACKAGES = {packages!r}
+
+
+class _PhantomPackages:
+    """Finds phantom's packages where they are installed, without adding a folder to sys.path."""
+
+    def find_spec(self, name, path=None, target=None):
+        folder = PACKAGES.get(name)
+        if folder is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+
+
+if os.environ.get("PHANTOM") not in (None, "", "0"):
+    if os.path.isdir(PACKAGES["interpose"]):
+        sys.meta_path.insert(0, _PhantomPackages())
+        from interpose.import_hook import install
+
+        install()
+    else:
+        sys.stderr.write(
+            "phantom: the hook in %s points to %s, which is gone; run `phantom doctor` to renew it\\n"
+            % (__file__, PACKAGES["interpose"])
+        )
+'''
+
+
+def package_folders() -> dict[str, str]:
+    """Folders of the packages that a training process needs, as this file sees them."""
+    root = Path(__file__).resolve().parent.parent
+    return {"interpose": str(root / "interpose"), "phantom": str(root / "phantom")}
+
+
+def hook_text() -> str:
+    """Text of the module that the .pth line imports."""
+    return _HOOK.format(packages=package_folders())
+
+
+def is_installed(site_packages: str | os.PathLike[str]) -> bool:
+    """Whether `site_packages` has the current hook, pointing at these packages."""
+    folder = Path(site_packages)
+    try:
+        return (folder / PTH_NAME).read_text() == PTH_LINE and (folder / HOOK_NAME).read_text() == hook_text()
+    except OSError:
+        return False
+
+
+def install(site_packages: str | os.PathLike[str]) -> bool:
+    """Writes the hook into `site_packages`; returns whether anything had to be written.
+
+    Raises OSError where the folder cannot be written. Each file appears whole or not at all (rename).
+    """
+    if is_installed(site_packages):
+        return False
+    folder = Path(site_packages)
+    for name, text in ((HOOK_NAME, hook_text()), (PTH_NAME, PTH_LINE)):
+        temporary = folder / f".{name}.{os.getpid()}"
+        temporary.write_text(text)
+        temporary.replace(folder / name)
+    return True
+
+
+def remove(site_packages: str | os.PathLike[str]) -> bool:
+    """Takes the hook out again; returns whether there was one. Raises OSError where it cannot be removed."""
+    found = False
+    for name in (PTH_NAME, HOOK_NAME):
+        path = Path(site_packages) / name
+        if path.exists():
+            path.unlink()
+            found = True
+    return found
+
+
+if __name__ == "__main__":
+    install(sys.argv[1])

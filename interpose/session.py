@@ -1,0 +1,234 @@
+"""The stream between this rank and the simulator: opening, feeding, ending.
+
+A process becomes a rank when it has RANK and first uses the device, or calls init_process_group. Launchers, data-loader
+and compile workers never do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from interpose import environment
+from interpose.environment import Environment
+
+MESSAGE_LIMIT_BYTES = 64 << 20
+CONNECT_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 60.0
+BATCH_WAIT_S = 1.0
+
+_lock = threading.RLock()
+_extension: ModuleType | None = None
+_session: Session | None = None
+_forgotten: list[Any] = []  # a forked child must not destroy its parent's channel
+_failed = False
+
+
+class SimulatorUnreachable(RuntimeError):
+    """No simulator answered at PHANTOM_SERVER, or it went away; the text says which."""
+
+
+class Session:
+    """One rank's stream. Made by open(), ended by close()."""
+
+    def __init__(self, extension: ModuleType, here: Environment, rank: int) -> None:
+        self.rank = rank
+        self._extension = extension
+        self._server = here.server
+        self._channel: Any = None
+        self._reader: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._closing = False
+
+    def open(self) -> None:
+        """Connects and starts the stream. Raises SimulatorUnreachable."""
+        # gRPC's own fork handlers hang in processes that fork data-loader workers while a stream is open.
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+        import grpc
+
+        from phantom.wire import simulator_pb2 as messages
+        from phantom.wire import simulator_pb2_grpc as service
+
+        options = [
+            ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+            ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._channel = grpc.insecure_channel(self._server, options=options)
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            raise SimulatorUnreachable(
+                f"phantom: rank {self.rank} found no simulator at {environment.SERVER}={self._server} "
+                f"within {CONNECT_TIMEOUT_S:.0f} s"
+            ) from None
+        stub = service.SimulatorStub(self._channel)
+
+        def price(kernels: bytes) -> bytes:
+            return bytes(stub.Cost(messages.KernelBatch(kernels=kernels)).costs)
+
+        self._extension.set_cost_callback(price)
+        self._extension.session_open(self.rank)
+
+        def batches() -> Iterator[Any]:
+            while True:
+                batch = self._extension.next_batch(BATCH_WAIT_S)
+                if batch is None:
+                    return
+                records, acked = batch
+                if records:
+                    yield messages.RankBatch(rank=self.rank, records=records, acked=acked)
+
+        replies = stub.Session(batches())
+        self._reader = threading.Thread(target=self._read, args=(replies,), name="phantom-session", daemon=True)
+        self._reader.start()
+
+    def _read(self, replies: Any) -> None:
+        import grpc
+
+        try:
+            for reply in replies:
+                self._extension.on_message(reply.records)
+        except grpc.RpcError as error:
+            if not self._closing or error.code() is not grpc.StatusCode.CANCELLED:
+                details = error.details() or error.code().name
+                self._abort(f"the simulator at {self._server} went away ({details})")
+        else:
+            if not self._closing:
+                self._abort(f"the simulator at {self._server} ended the session of rank {self.rank}")
+        finally:
+            self._ended.set()
+
+    def _abort(self, reason: str) -> None:
+        """Lets every thread that waits for the simulator raise: the same record as when it ends the job itself."""
+        import msgpack
+
+        self._extension.on_message(msgpack.packb([5, "shutdown", reason]))
+
+    def close(self) -> None:
+        """Final synchronisation (unless the rank failed), statistics, BYE; then the stream ends."""
+        self._closing = True
+        try:
+            self._extension.session_close()
+        except BaseException as error:  # an ABORT: the job is over anyway, and says why
+            sys.stderr.write(f"phantom: rank {self.rank} ended: {error}\n")
+        self._ended.wait(END_TIMEOUT_S)
+        self._channel.close()
+
+    def forget(self) -> None:
+        """In a forked child: keeps the parent's channel alive but unused."""
+        _forgotten.append((self._channel, self._reader))
+
+
+def prepare(extension: ModuleType) -> None:
+    """Notes the loaded extension; no session yet."""
+    global _extension
+    _extension = extension
+
+
+def is_open() -> bool:
+    """Whether this process is a rank now."""
+    return _session is not None
+
+
+def first_use() -> None:
+    """The device is used for the first time in this process: opens the session where it has RANK."""
+    if _session is not None or _failed:
+        return
+    here = environment.read()
+    if here.may_become_rank:
+        assert here.rank is not None
+        _open(here, here.rank)
+
+
+def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
+    """init_process_group is called: opens the session with the rank it was given, else RANK's.
+
+    Raises RuntimeError where no rank is known, or where the given one contradicts an open session.
+    """
+    del world_size
+    here = environment.read()
+    if here.child_of_rank or not here.server:
+        return
+    chosen = rank if rank is not None and rank >= 0 else here.rank
+    if chosen is None:
+        return  # torch itself says what is missing
+    if _session is not None:
+        if _session.rank != chosen:
+            raise RuntimeError(
+                f"phantom: init_process_group(rank={chosen}) in a process that runs as rank {_session.rank} already "
+                f"(RANK={here.rank}). A script that starts its own processes wants `phantom run --launch node`."
+            )
+        return
+    _open(here, chosen)
+
+
+def _open(here: Environment, rank: int) -> None:
+    global _session, _failed
+    with _lock:
+        if _session is not None:
+            return
+        assert _extension is not None
+        if not here.server:
+            raise SimulatorUnreachable(f"phantom: {environment.SERVER} is not set")
+        from interpose import clocks, threads
+
+        session = Session(_extension, here, rank)
+        try:
+            session.open()
+        except BaseException:
+            _failed = True
+            raise
+        _session = session
+        os.environ[environment.RANK_PID] = str(os.getpid())
+        clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
+        threads.install(_extension)
+        _watch_failures()
+        atexit.register(close)
+        if here.state is not None:
+            Path(here.state, f"rank-{rank}").write_text(str(os.getpid()))
+
+
+def _watch_failures() -> None:
+    """A rank that ends by an exception must not wait for collectives that its peers may never post."""
+    previous = sys.excepthook
+
+    def note_failure(*args: Any) -> None:
+        mark_failed()
+        previous(*args)
+
+    sys.excepthook = note_failure
+
+
+def mark_failed() -> None:
+    """The rank is ending by an error: close() leaves out the final synchronisation."""
+    if _extension is not None and hasattr(_extension, "session_fail"):
+        _extension.session_fail()
+
+
+def close() -> None:
+    """Ends the session of this process, if it has one. Safe to call twice."""
+    global _session
+    with _lock:
+        session, _session = _session, None
+    if session is not None:
+        session.close()
+
+
+def drop_after_fork() -> bool:
+    """In a forked child: forgets the parent's session without a word to the simulator; returns whether there was one."""
+    global _session, _lock
+    _lock = threading.RLock()
+    session, _session = _session, None
+    if session is None:
+        return False
+    session.forget()
+    atexit.unregister(close)
+    return True
