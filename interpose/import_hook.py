@@ -17,7 +17,13 @@ Change = Callable[[ModuleType], None]
 
 
 class TorchCudaWatcher:
-    """A finder that finds nothing; it only acts when torch.cuda is looked for, once."""
+    """A finder that finds nothing; it only acts when torch.cuda is looked for, once.
+
+    `before` is called first: a process that was started early may still have to be told what it runs for.
+    """
+
+    def __init__(self, before: Callable[[], None] | None = None) -> None:
+        self._before = before
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -25,6 +31,8 @@ class TorchCudaWatcher:
         """Called by the import system for every module that is imported."""
         if name == "torch.cuda":
             uninstall()
+            if self._before is not None:
+                self._before()
             from interpose.attach import attach
 
             attach()
@@ -66,15 +74,15 @@ class AfterImport:
 _after_import = AfterImport()
 
 
-def install() -> None:
-    """Puts the watcher first on sys.meta_path, once.
+def install(*, before: Callable[[], None] | None = None) -> None:
+    """Puts the watcher first on sys.meta_path, once; `before` runs right before attach().
 
     Raises RuntimeError where torch.cuda has been imported already: nothing could be attached any more.
     """
     if "torch.cuda" in sys.modules:
         raise RuntimeError("phantom must be attached before torch.cuda is imported")
-    if not any(isinstance(finder, TorchCudaWatcher) for finder in sys.meta_path):
-        sys.meta_path.insert(0, TorchCudaWatcher())
+    uninstall()
+    sys.meta_path.insert(0, TorchCudaWatcher(before))
 
 
 def uninstall() -> None:

@@ -11,6 +11,7 @@ This file also runs by itself, under an interpreter that has none of phantom's p
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -24,53 +25,55 @@ import importlib.util
 import os
 import sys
 
-PACKAGES = {packages!r}
+ROOT = os.environ.get("PHANTOM_ROOT") or {root!r}
 
 
-class _PhantomPackages:
+class PhantomPackages:
     """Finds phantom's packages where they are installed, without adding a folder to sys.path."""
 
     def find_spec(self, name, path=None, target=None):
-        folder = PACKAGES.get(name)
-        if folder is None:
+        if name not in ("interpose", "phantom"):
             return None
+        folder = os.path.join(ROOT, name)
         return importlib.util.spec_from_file_location(
             name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
 
 
 if os.environ.get("PHANTOM") not in (None, "", "0"):
-    if os.path.isdir(PACKAGES["interpose"]):
-        sys.meta_path.insert(0, _PhantomPackages())
+    if os.path.isdir(os.path.join(ROOT, "interpose")):
+        if not any(type(finder).__name__ == "PhantomPackages" for finder in sys.meta_path):
+            sys.meta_path.insert(0, PhantomPackages())
         from interpose.import_hook import install
 
         install()
     else:
-        sys.stderr.write(
-            "phantom: the hook in %s points to %s, which is gone; run `phantom doctor` to renew it\\n"
-            % (__file__, PACKAGES["interpose"])
-        )
+        sys.stderr.write("phantom: %s has no package interpose; run `phantom doctor` to renew the hook\\n" % ROOT)
 '''
+_ROOT_LINE = re.compile(r"^ROOT = .*$", re.MULTILINE)
 
 
-def package_folders() -> dict[str, str]:
-    """Folders of the packages that a training process needs, as this file sees them."""
-    root = Path(__file__).resolve().parent.parent
-    return {"interpose": str(root / "interpose"), "phantom": str(root / "phantom")}
+def root() -> str:
+    """Folder that holds the packages `interpose` and `phantom`."""
+    return str(Path(__file__).resolve().parent.parent)
 
 
 def hook_text() -> str:
-    """Text of the module that the .pth line imports."""
-    return _HOOK.format(packages=package_folders())
+    """Text of the module that the .pth line imports. PHANTOM_ROOT overrides the folder recorded in it."""
+    return _HOOK.format(root=root())
 
 
 def is_installed(site_packages: str | os.PathLike[str]) -> bool:
-    """Whether `site_packages` has the current hook, pointing at these packages."""
+    """Whether `site_packages` has this version of the hook; it may record another folder that still exists."""
     folder = Path(site_packages)
     try:
-        return (folder / PTH_NAME).read_text() == PTH_LINE and (folder / HOOK_NAME).read_text() == hook_text()
+        line, text = (folder / PTH_NAME).read_text(), (folder / HOOK_NAME).read_text()
     except OSError:
         return False
+    recorded = _ROOT_LINE.search(text)
+    if line != PTH_LINE or recorded is None or _ROOT_LINE.sub("", text) != _ROOT_LINE.sub("", hook_text()):
+        return False
+    return Path(recorded.group().rpartition(" or ")[2].strip("'\"")).is_dir()
 
 
 def install(site_packages: str | os.PathLike[str]) -> bool:

@@ -1,0 +1,47 @@
+"""The options of `phantom run`, as checked values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """One `phantom run`. Sizes and names are as the user gave them; None means the default of contract.md."""
+
+    command: tuple[str, ...]
+    cluster: str = "h100-dgx"
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    kernels: str = "auto"
+    store: Path | None = None
+    server: str | None = None
+    out: Path | None = None
+    timeline: bool = False
+    cpu_time: str = "model"
+    unknown_values: str = "healthy"
+    values: bool = True
+    launch: str | None = None
+    steps: int | None = None
+    seed: int = 0
+    network_lookahead: bool = True
+    quiet: bool = False
+    verbose: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def engine_options(self) -> dict[str, Any]:
+        """What the simulator is told in OpenJob."""
+        return {
+            "kernels": self.kernels,
+            "store": str(self.store) if self.store is not None else None,
+            "seed": self.seed,
+            "timeline": self.timeline,
+            "network_lookahead": self.network_lookahead,
+            "cpu_time": self.cpu_time,
+            "unknown_values": self.unknown_values,
+            "values": self.values,
+            "steps": self.steps,
+            **self.extra,
+        }

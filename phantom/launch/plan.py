@@ -1,0 +1,152 @@
+"""Which processes a run starts, with which environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from interpose import environment, pth
+from phantom.launch import launchers
+from phantom.launch.command import NODE, ONCE, RANK, Command
+from phantom.launch.errors import UsageError
+from phantom.launch.ports import free_ports
+
+_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedProcess:
+    """One process: what the fork server is told, and which rank it is (None: it starts ranks itself)."""
+
+    name: str
+    rank: int | None
+    node: int
+    log: Path
+    env: dict[str, str]
+    args: tuple[str, ...]
+    script: str | None = None
+    module: str | None = None
+
+    def message(self, cwd: Path) -> dict[str, Any]:
+        """The fork server's description of this process."""
+        return {
+            "name": self.name,
+            "log": str(self.log),
+            "env": self.env,
+            "cwd": str(cwd),
+            "args": list(self.args),
+            "script": self.script,
+            "module": self.module,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Size of the simulated job and its command."""
+
+    command: Command
+    nodes: int
+    gpus_per_node: int
+    ranks_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.ranks_per_node
+
+
+def size_job(command: Command, *, nodes: int, gpus_per_node: int | None, cluster_gpus: int) -> Job:
+    """Settles how large the job is: -G, else what the command's launcher was given, else the cluster's node.
+
+    Raises UsageError for sizes that make no sense or that the cluster's node does not have.
+    """
+    if nodes < 1:
+        raise UsageError(f"-N/--nodes must be at least 1, got {nodes}")
+    if gpus_per_node is not None and gpus_per_node < 1:
+        raise UsageError(f"-G/--gpus-per-node must be at least 1, got {gpus_per_node}")
+    if gpus_per_node is not None and gpus_per_node > cluster_gpus:
+        raise UsageError(f"-G/--gpus-per-node {gpus_per_node}: a node of this cluster has {cluster_gpus} GPUs")
+    asked = launchers.processes_per_node(command)
+    if asked is not None and asked > (gpus_per_node or cluster_gpus):
+        raise UsageError(f"the command asks for {asked} processes per node, the simulated node has "
+                         f"{gpus_per_node or cluster_gpus} GPUs; give -G {asked} or another cluster")  # fmt: skip
+    gpus = gpus_per_node or asked or cluster_gpus
+    return Job(command=command, nodes=nodes, gpus_per_node=gpus, ranks_per_node=asked or gpus)
+
+
+def plan(job: Job, *, variables: Mapping[str, str], out: Path, fork: bool,
+         base: Mapping[str, str] | None = None) -> list[PlannedProcess]:  # fmt: skip
+    """Lists the processes to start.
+
+    `variables`: the PHANTOM_* variables of all of them. `fork`: ranks are forks that run the script themselves.
+    `base`: the environment to start from (this process's).
+    """
+    inherited = {
+        name: value
+        for name, value in (os.environ if base is None else base).items()
+        if name not in _PLACE and not name.startswith("PHANTOM")
+    }
+    # As torchrun does: ranks share the machine's cores.
+    inherited.setdefault("OMP_NUM_THREADS", "1")
+    # A rank's output goes to a file; without this it would be seen only at the end.
+    inherited.setdefault("PYTHONUNBUFFERED", "1")
+    common = {**inherited, **variables, "MASTER_ADDR": "127.0.0.1", environment.ATTACH: "1", "PHANTOM_ROOT": pth.root()}
+    (port,) = free_ports(1)
+    common["MASTER_PORT"] = str(port)
+    ranks = out / "ranks"
+    if job.command.launch == RANK:
+        return _per_rank(job, common, ranks, fork=fork)
+    if job.command.launch == NODE:
+        return [_node(job, common, ranks, node, port) for node in range(job.nodes)]
+    assert job.command.launch == ONCE
+    env = {**common, environment.NODE_LOG: str(ranks / "job.log")}
+    return [PlannedProcess(name="job", rank=None, node=0, log=ranks / "job.log", env=env, args=_argv(job.command))]
+
+
+def _argv(command: Command) -> tuple[str, ...]:
+    """The command line; phantom's own interpreter where the command names none."""
+    return (sys.executable, *command.argv[1:]) if command.python == "" else command.argv
+
+
+def _per_rank(job: Job, common: Mapping[str, str], ranks: Path, *, fork: bool) -> list[PlannedProcess]:
+    planned = []
+    for rank in range(job.world_size):
+        node, local_rank = divmod(rank, job.ranks_per_node)
+        env = {
+            **common,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(job.world_size),
+            "LOCAL_WORLD_SIZE": str(job.ranks_per_node),
+            "NODE_RANK": str(node),
+            "GROUP_RANK": str(node),
+            environment.NODE: str(node),
+        }
+        process = PlannedProcess(name=f"rank {rank}", rank=rank, node=node, log=ranks / f"{rank}.log", env=env, args=())
+        if fork:
+            command = job.command
+            process = replace(process, script=command.script, module=command.module, args=command.args)
+        else:
+            process = replace(process, args=_argv(job.command))
+        planned.append(process)
+    return planned
+
+
+def _node(job: Job, common: Mapping[str, str], ranks: Path, node: int, port: int) -> PlannedProcess:
+    log = ranks / f"node-{node}.log"
+    env = {
+        **common,
+        "NODE_RANK": str(node),
+        "NNODES": str(job.nodes),
+        "GPUS_PER_NODE": str(job.gpus_per_node),
+        environment.NODE: str(node),
+        environment.NODE_LOG: str(log),
+    }
+    argv = launchers.for_node(job.command, node=node, nodes=job.nodes, gpus_per_node=job.ranks_per_node, port=port)
+    if job.command.python == "":
+        argv = (sys.executable, *argv[1:])
+    return PlannedProcess(name=f"node {node}", rank=None, node=node, log=log, env=env, args=argv)
