@@ -40,7 +40,7 @@ def attach() -> None:
     _open_on_first_use(extension, torch._C)
     after_import("torch.distributed.distributed_c10d", _wrap_init_process_group)
     after_import("torch.distributed.distributed_c10d", lambda _: store.install(extension))
-    after_import("torch.autograd.variable", lambda module: steps.watch_backward(module))
+    after_import("torch.autograd.variable", lambda module: steps.watch_backward(module, extension))
     after_import("torch.optim.optimizer", lambda module: steps.watch_optimizers(module, extension))
     os.register_at_fork(after_in_child=_forked)
     enter_process(here)
@@ -58,14 +58,12 @@ def enter_process(here: Environment) -> None:
 
 def _open_on_first_use(extension: ModuleType, torch_c: ModuleType) -> None:
     """Opens the session where the device is first used: from Python (torch.cuda._lazy_init) or from an operator."""
-    on_first_use = getattr(extension, "set_first_use_callback", None)
-    if on_first_use is not None:
-        on_first_use(session.first_use)
-    initialize = getattr(torch_c, "_cuda_init", None)
+    extension.set_first_use_callback(session.first_use)
+    initialize = torch_c._cuda_init
 
     def _cuda_init() -> Any:
-        session.first_use()
-        return initialize() if initialize is not None else None
+        extension.ensure_session()
+        return initialize()
 
     torch_c._cuda_init = _cuda_init  # type: ignore[attr-defined]
 

@@ -23,8 +23,11 @@ from typing import Any
 PS_PER_S = 10**12
 PS_PER_NS = 1000
 
-READ_PS = 60_000
-"""Host time of one clock read: 50-70 ns measured for time.perf_counter() in CPython 3.11."""
+READ_PS = 100_000
+"""Host time of one clock read before the session is open; afterwards the extension charges its own model's."""
+
+READ_GAP_PS = 500_000
+"""Reads closer than this have nothing between them that costs host time (an operator costs microseconds)."""
 
 SPIN_READS = 64
 """So many reads without anything else in between are taken for a polling loop; its reads then cost more and more."""
@@ -79,7 +82,7 @@ class _Reader(threading.local):
 
     last_ps = -1
     reads = 0
-    cost_ps = float(READ_PS)
+    extra_ps = float(READ_PS)
 
 
 class VirtualClock:
@@ -97,7 +100,7 @@ class VirtualClock:
         from interpose import session
 
         if session.is_open():
-            return bool(self._extension.has_clock()) or threading.current_thread() is threading.main_thread()
+            return bool(self._extension.has_clock())
         return threading.current_thread() is threading.main_thread()
 
     def advance(self, by_ps: int) -> int:
@@ -107,25 +110,36 @@ class VirtualClock:
         if not session.is_open():
             self._before_session_ps += by_ps
             return self._before_session_ps
-        if not self._handed_over:
-            self._handed_over = True
-            by_ps += self._before_session_ps
+        self._hand_over()
         self._extension.clock_advance_ps(by_ps)
         return int(self._extension.clock_now_ps())
 
     def read(self) -> int:
         """One clock read: charges its host time, more in a polling loop so that it ends; returns ps."""
+        from interpose import session
+
+        if session.is_open():
+            self._hand_over()
+            now_ps = int(self._extension.clock_read_ps())
+        else:
+            now_ps = self.advance(READ_PS)
         reader = self._reader
-        now_ps = self.advance(int(reader.cost_ps))
-        if now_ps - reader.last_ps <= int(reader.cost_ps):
+        if now_ps - reader.last_ps > READ_GAP_PS:
+            reader.reads = 0
+            reader.extra_ps = float(READ_PS)
+        else:
             reader.reads += 1
             if reader.reads > SPIN_READS:
-                reader.cost_ps = min(reader.cost_ps * SPIN_GROWTH, SPIN_LIMIT_PS)
-        else:
-            reader.reads = 0
-            reader.cost_ps = float(READ_PS)
+                reader.extra_ps = min(reader.extra_ps * SPIN_GROWTH, SPIN_LIMIT_PS)
+                now_ps = self.advance(int(reader.extra_ps))
         reader.last_ps = now_ps
         return now_ps
+
+    def _hand_over(self) -> None:
+        """What passed before the session was open counts on the main clock, so that readings never go back."""
+        if not self._handed_over:
+            self._handed_over = True
+            self._extension.clock_advance_ps(self._before_session_ps)
 
 
 _clock: VirtualClock | None = None

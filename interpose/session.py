@@ -22,6 +22,7 @@ MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 BATCH_WAIT_S = 1.0
+PROTOCOL = 1
 
 _lock = threading.RLock()
 _extension: ModuleType | None = None
@@ -37,9 +38,11 @@ class SimulatorUnreachable(RuntimeError):
 class Session:
     """One rank's stream. Made by open(), ended by close()."""
 
-    def __init__(self, extension: ModuleType, here: Environment, rank: int) -> None:
+    def __init__(self, extension: ModuleType, here: Environment, rank: int, world_size: int) -> None:
         self.rank = rank
+        self._world_size = world_size
         self._extension = extension
+        self._here = here
         self._server = here.server
         self._channel: Any = None
         self._reader: threading.Thread | None = None
@@ -76,6 +79,11 @@ class Session:
 
         self._extension.set_cost_callback(price)
         self._extension.session_open(self.rank)
+        self._extension.record_raw(self._hello())
+        if self._here.config.get("timeline") and self._here.config.get("out"):
+            spans = Path(self._here.config["out"], "spans")
+            spans.mkdir(exist_ok=True)
+            self._extension.spool_spans_to(str(spans / f"{self.rank}.msgpack"))
 
         def batches() -> Iterator[Any]:
             while True:
@@ -89,6 +97,20 @@ class Session:
         replies = stub.Session(batches())
         self._reader = threading.Thread(target=self._read, args=(replies,), name="phantom-session", daemon=True)
         self._reader.start()
+
+    def _hello(self) -> bytes:
+        import msgpack
+
+        here = self._here
+        place = {
+            "rank": self.rank,
+            "world_size": self._world_size,
+            "local_rank": here.local_rank if here.local_rank is not None else -1,
+            "node": here.node,
+            "pid": os.getpid(),
+            "protocol": PROTOCOL,
+        }
+        return bytes(msgpack.packb([1, place]))
 
     def _read(self, replies: Any) -> None:
         import grpc
@@ -108,17 +130,20 @@ class Session:
 
     def _abort(self, reason: str) -> None:
         """Lets every thread that waits for the simulator raise: the same record as when it ends the job itself."""
-        import msgpack
-
-        self._extension.on_message(msgpack.packb([5, "shutdown", reason]))
+        self._extension.abort(f"phantom: {reason}")
 
     def close(self) -> None:
-        """Final synchronisation (unless the rank failed), statistics, BYE; then the stream ends."""
+        """Final synchronisation, statistics and BYE; a rank that failed only tells its statistics. Then the stream ends."""
         self._closing = True
         try:
-            self._extension.session_close()
-        except BaseException as error:  # an ABORT: the job is over anyway, and says why
-            sys.stderr.write(f"phantom: rank {self.rank} ended: {error}\n")
+            if _failed:
+                self._extension.record_raw(b"\x92\x0f" + self._extension.packed_stats())  # [15, statistics]
+            else:
+                self._extension.finish()
+        except Exception as error:  # an ABORT: the job is over anyway, and says why
+            sys.stderr.write(f"phantom: rank {self.rank} could not finish: {error}\n")
+            sys.stderr.flush()
+        self._extension.session_close()
         self._ended.wait(END_TIMEOUT_S)
         self._channel.close()
 
@@ -143,9 +168,9 @@ def first_use() -> None:
     if _session is not None or _failed:
         return
     here = environment.read()
-    if here.may_become_rank:
+    if here.may_become_rank and here.server:
         assert here.rank is not None
-        _open(here, here.rank)
+        _open(here, here.rank, here.world_size or 1)
 
 
 def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
@@ -153,7 +178,6 @@ def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
 
     Raises RuntimeError where no rank is known, or where the given one contradicts an open session.
     """
-    del world_size
     here = environment.read()
     if here.child_of_rank or not here.server:
         return
@@ -167,20 +191,19 @@ def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
                 f"(RANK={here.rank}). A script that starts its own processes wants `phantom run --launch node`."
             )
         return
-    _open(here, chosen)
+    size = world_size if world_size is not None and world_size > 0 else here.world_size
+    _open(here, chosen, size or 1)
 
 
-def _open(here: Environment, rank: int) -> None:
+def _open(here: Environment, rank: int, world_size: int) -> None:
     global _session, _failed
     with _lock:
         if _session is not None:
             return
         assert _extension is not None
-        if not here.server:
-            raise SimulatorUnreachable(f"phantom: {environment.SERVER} is not set")
         from interpose import clocks, threads
 
-        session = Session(_extension, here, rank)
+        session = Session(_extension, here, rank, world_size)
         try:
             session.open()
         except BaseException:
@@ -209,8 +232,8 @@ def _watch_failures() -> None:
 
 def mark_failed() -> None:
     """The rank is ending by an error: close() leaves out the final synchronisation."""
-    if _extension is not None and hasattr(_extension, "session_fail"):
-        _extension.session_fail()
+    global _failed
+    _failed = True
 
 
 def close() -> None:

@@ -103,7 +103,7 @@ def watch_optimizers(module: ModuleType, extension: ModuleType) -> None:
     module.register_optimizer_step_post_hook(after_step)
 
 
-def watch_backward(module: ModuleType) -> None:
+def watch_backward(module: ModuleType, extension: ModuleType) -> None:
     """Makes torch.autograd's engine announce backward passes; `module` is torch.autograd.variable.
 
     The engine object is replaced by one of a sub-class, which every way into it uses: Tensor.backward, autograd.grad,
@@ -113,13 +113,15 @@ def watch_backward(module: ModuleType) -> None:
 
     class ImperativeEngine(module.ImperativeEngine):  # type: ignore[misc, name-defined]
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-            if not session.is_open() or _counter is None:
+            if not session.is_open():
                 return super().run_backward(*args, **kwargs)
-            _counter.backward_begins()
+            extension.backward_begins()  # the autograd threads go on with this thread's clock
+            steps = counter(extension)
+            steps.backward_begins()
             try:
                 return super().run_backward(*args, **kwargs)
             finally:
-                _counter.backward_ended()
+                steps.backward_ended()
 
     module.Variable._execution_engine = ImperativeEngine()
 

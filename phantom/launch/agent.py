@@ -44,7 +44,7 @@ serve({descriptor}, {parent})
 class Agent:
     """The fork server as a child of this process. Events arrive on `events` as ("agent", message)."""
 
-    def __init__(self, *, events: queue.Queue[tuple[str, Any]], log: Path, preload: bool, cwd: Path) -> None:
+    def __init__(self, *, events: queue.SimpleQueue[tuple[str, Any]], log: Path, preload: bool, cwd: Path) -> None:
         self._events = events
         self._preload = preload
         self._connection, theirs = socket.socketpair()

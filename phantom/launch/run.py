@@ -1,0 +1,289 @@
+"""One `phantom run` from the checked options to the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from interpose import environment, pth
+from netsim.cluster import load_cluster
+from netsim.errors import NetsimError
+from phantom.launch import interpreter as interpreters
+from phantom.launch import orphans, outdir
+from phantom.launch.agent import Agent
+from phantom.launch.command import RANK, Command, parse
+from phantom.launch.errors import PhantomError, UsageError
+from phantom.launch.logs import Follower
+from phantom.launch.options import RunOptions
+from phantom.launch.plan import Job, PlannedProcess, plan, size_job
+from phantom.launch.progress import Progress
+from phantom.launch.simulator import SimulatorClient, SimulatorProcess
+from phantom.launch.supervisor import Outcome, Supervisor
+from phantom.launch.verdict import Verdict, judge
+
+ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_", "CUDA_")
+"""Variables of the job that the simulator is told: they change what NCCL and the allocator do."""
+
+
+class Run:
+    """Holds what has to be ended again, in order, whatever happens."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._started_s = time.monotonic()
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._progress = Progress(enabled=not options.quiet)
+        self._agent: Agent | None = None
+        self._simulator: SimulatorProcess | None = None
+        self._client: SimulatorClient | None = None
+        self._state: Path | None = None
+        self.out: Path | None = None
+
+    def execute(self) -> Verdict:
+        """Runs the job.
+
+        Raises UsageError or SimulatorError before it starts; once it runs, the verdict says how it ended.
+        """
+        options = self._options
+        command = parse(options.command, launch=options.launch)
+        job = size_job(command, nodes=options.nodes, gpus_per_node=options.gpus_per_node,
+                       cluster_gpus=_cluster_gpus(options.cluster))  # fmt: skip
+        fork = self._prepare_interpreter(command)
+        self.out = outdir.create(options.out)
+        with _Signals(self._events):
+            try:
+                return self._run(job, fork=fork)
+            finally:
+                self._end()
+
+    def _say(self, text: str) -> None:
+        if not self._options.quiet:
+            self._progress.clear()
+            sys.stderr.write(f"phantom: {text}\n")
+            sys.stderr.flush()
+
+    def _prepare_interpreter(self, command: Command) -> bool:
+        """Checks the job's interpreter; returns whether ranks can be forks of a process of phantom's own."""
+        if command.python is not None:
+            found = interpreters.prepare(command.python, say=self._say)
+            runnable = command.script is not None or command.module is not None
+            return found.is_own and command.launch == RANK and runnable
+        # A shell script or mpirun: the interpreter shows only later. Prepare those that it will most likely be.
+        candidates = [text for text in command.argv if os.path.basename(text).startswith("python")]
+        prepared = False
+        for name in (*candidates, "python", "python3"):
+            program = shutil.which(name)
+            if program is None:
+                continue
+            try:
+                interpreters.prepare(program, say=self._say)
+                prepared = True
+            except UsageError as error:
+                if name in candidates:
+                    raise
+                if self._options.verbose:
+                    self._say(str(error))
+        if not prepared:
+            self._say("no python on PATH can be simulated; if the command uses another one, start it once by "
+                      "`phantom doctor --python PATH`")  # fmt: skip
+        return False
+
+    def _run(self, job: Job, *, fork: bool) -> Verdict:
+        options, out = self._options, self.out
+        assert out is not None
+        self._progress.phase("starting the simulator")
+        self._agent = Agent(events=self._events, log=out / "launch.log", preload=fork, cwd=Path.cwd())
+        address = self._start_simulator(out)
+        self._client = SimulatorClient(address)
+        self._client.wait_until_ready()
+        reply = self._client.open_job(self._job_message(job))
+        self._client.watch(self._events)
+        self._state = out / ".state"
+        self._state.mkdir()
+        variables = self._variables(job, reply, address)
+        processes = plan(job, variables=variables, out=out, fork=fork)
+        self._progress.phase("importing torch" if fork else "starting the job")
+        self._agent.environment(variables)
+        self._wait_for_agent()
+        self._agent.start([process.message(Path.cwd()) for process in processes])
+        supervisor = Supervisor(
+            agent=self._agent,
+            simulator=self._simulator,
+            client=self._client,
+            processes=processes,
+            events=self._events,
+            follower=self._follower(processes),
+            progress=self._progress,
+            quiet=options.quiet,
+        )
+        outcome = supervisor.run()
+        return self._conclude(job, outcome)
+
+    def _start_simulator(self, out: Path) -> str:
+        options = self._options
+        if options.server is not None:
+            return options.server
+        arguments = ["--cluster", options.cluster, "--kernels", options.kernels, "--seed", str(options.seed)]
+        if options.store is not None:
+            arguments += ["--store", str(options.store)]
+        if not options.network_lookahead:
+            arguments += ["--network-lookahead", "off"]
+        self._simulator = SimulatorProcess(arguments=arguments, log=out / "simulator.log", root=pth.root())
+        return self._simulator.address()
+
+    def _job_message(self, job: Job) -> dict[str, Any]:
+        options = self._options
+        return {
+            "world_size": job.world_size,
+            "nodes": job.nodes,
+            "gpus_per_node": job.gpus_per_node,
+            "ranks_per_node": job.ranks_per_node,
+            "cluster": options.cluster,
+            "command": list(options.command),
+            "environment": {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIXES)},
+            "options": options.engine_options(),
+            "out": str(self.out),
+        }
+
+    def _variables(self, job: Job, reply: Mapping[str, Any], address: str) -> dict[str, str]:
+        options = self._options
+        config = {
+            **reply,
+            "device_count": job.gpus_per_node,
+            "cpu_time": options.cpu_time,
+            "unknown_values": options.unknown_values,
+            "values": options.values,
+            "steps": options.steps,
+            "seed": options.seed,
+            "out": str(self.out),
+            "timeline": options.timeline,
+            # All ranks start their time.time() at the same whole second.
+            "epoch_s": int(time.time()) + 1,
+        }
+        return {
+            environment.ATTACH: "1",
+            environment.SERVER: address,
+            environment.CONFIG: json.dumps(config),
+            environment.STATE: str(self._state),
+            "PHANTOM_ROOT": pth.root(),
+            "GRPC_ENABLE_FORK_SUPPORT": "0",
+        }
+
+    def _wait_for_agent(self) -> None:
+        assert self._agent is not None
+        held: list[tuple[str, Any]] = []
+        while True:
+            try:
+                source, message = self._events.get(timeout=0.1)
+            except queue.Empty:
+                self._progress.show()
+                continue
+            if source == "agent":
+                if message["event"] == "ready":
+                    break
+                reason = message.get("reason") or "the process that starts the ranks ended"
+                raise UsageError(f"the job cannot be started: {reason}\n{self._agent.log_tail()}".rstrip())
+            if source == "signal":
+                raise Interrupted(int(message))
+            held.append((source, message))
+        for event in held:
+            self._events.put(event)
+
+    def _follower(self, processes: list[PlannedProcess]) -> Follower:
+        follower = Follower()
+        several = self._options.verbose and len(processes) > 1
+        for process in processes:
+            if self._options.verbose or process.rank in (0, None):
+                follower.add(process.log, f"[{process.name}] " if several else "")
+        assert self.out is not None
+        if processes[0].rank is None:
+            follower.add(self.out / "ranks" / "0.log")
+        return follower
+
+    def _conclude(self, job: Job, outcome: Outcome) -> Verdict:
+        assert self._client is not None and self._state is not None and self.out is not None
+        left = orphans.end(f"{environment.STATE}={self._state}")
+        marks = sorted(path.name for path in self._state.iterdir())
+        summary: dict[str, Any] | None = None
+        trouble: str | None = outcome.simulator_gone
+        if trouble is None:
+            statuses = {name.removeprefix("rank "): status for name, status in outcome.statuses.items()}
+            try:
+                summary = self._client.close_job(
+                    {"statuses": statuses, "interrupted": outcome.interrupted is not None, "wall_s": outcome.wall_s}
+                )
+            except PhantomError as error:
+                trouble = str(error)
+        verdict = judge(
+            options=self._options,
+            job=job,
+            outcome=outcome,
+            summary=summary,
+            trouble=trouble,
+            attached=any(name.startswith("attached-") for name in marks),
+            ranks_seen=sum(name.startswith("rank-") for name in marks),
+            orphans=left,
+            wall_s=time.monotonic() - self._started_s,
+        )
+        (self.out / "summary.json").write_text(json.dumps(verdict.summary, indent=1) + "\n")
+        return verdict
+
+    def _end(self) -> None:
+        self._progress.clear()
+        if self._agent is not None:
+            self._agent.close()
+        if self._state is not None:
+            orphans.end(f"{environment.STATE}={self._state}")
+            shutil.rmtree(self._state, ignore_errors=True)
+        if self._client is not None:
+            self._client.close()
+        if self._simulator is not None:
+            self._simulator.close()
+        if self.out is not None:
+            for name in ("launch.log", "simulator.log"):
+                path = self.out / name
+                if path.exists() and path.stat().st_size == 0:
+                    path.unlink()
+
+
+class Interrupted(PhantomError):
+    """The user interrupted the run before the job had started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted before the job had started")
+        self.status = 128 + number
+
+
+class _Signals:
+    """SIGINT, SIGTERM and SIGHUP become events while the run lasts."""
+
+    def __init__(self, events: queue.SimpleQueue[tuple[str, Any]]) -> None:
+        self._events = events
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._previous[number] = signal.signal(number, lambda n, _: self._events.put(("signal", n)))
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+def _cluster_gpus(cluster: str) -> int:
+    try:
+        return load_cluster(cluster).node.gpus
+    except NetsimError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot read cluster file {cluster}: {error.strerror}") from None
+
+
