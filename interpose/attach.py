@@ -19,9 +19,9 @@ _extension: ModuleType | None = None
 def attach() -> None:
     """Loads the extension, installs the virtual device and sets torch._C._cuda_*; once per process.
 
-    Called when torch._C is loaded and torch.cuda is not. Opens no session: a process becomes a rank later, when it has
-    RANK and first uses the device, or calls init_process_group.
-    Raises interpose.extension.ExtensionNotBuilt or BadEnvironment, which end the import of torch with their text.
+    Called when torch._C is loaded and torch.cuda is not. Opens no session: a process becomes a rank later,
+    when it has RANK and first uses the device, or calls init_process_group. Raises
+    interpose.extension.ExtensionNotBuilt or BadEnvironment, which end the import of torch with their text.
     """
     global _extension
     if _extension is not None:
@@ -47,7 +47,8 @@ def attach() -> None:
 
 
 def enter_process(here: Environment) -> None:
-    """What a process does once it knows its place in the job; a rank that was forked calls it after the fork."""
+    """What a process does once it knows its place in the job; a rank that was forked calls it after the
+    fork."""
     _mark_attached(here)
     _redirect_output(here)
     if here.may_become_rank:
@@ -57,7 +58,8 @@ def enter_process(here: Environment) -> None:
 
 
 def _open_on_first_use(extension: ModuleType, torch_c: ModuleType) -> None:
-    """Opens the session where the device is first used: from Python (torch.cuda._lazy_init) or from an operator."""
+    """Opens the session where the device is first used: from Python (torch.cuda._lazy_init) or from an
+    operator."""
     extension.set_first_use_callback(session.first_use)
     initialize = torch_c._cuda_init
 
@@ -84,7 +86,8 @@ def _wrap_init_process_group(module: ModuleType) -> None:
 
 
 def _mark_attached(here: Environment) -> None:
-    """Leaves a mark by which `phantom run` sees that a process attached; nothing depends on it inside the job."""
+    """Leaves a mark by which `phantom run` sees that a process attached; nothing depends on it inside the
+    job."""
     if here.state is None:
         return
     mark = {"pid": os.getpid(), "rank": here.rank, "child_of_rank": here.child_of_rank, "argv": sys.argv[:2]}
@@ -95,7 +98,8 @@ def _mark_attached(here: Environment) -> None:
 
 
 def _redirect_output(here: Environment) -> None:
-    """Gives a rank that a launcher started its own log, where its output still goes to that launcher's log."""
+    """Gives a rank that a launcher started its own log, where its output still goes to that launcher's
+    log."""
     if not here.may_become_rank or here.node_log is None or here.config.get("out") is None:
         return
     try:

@@ -1,12 +1,12 @@
 """Python's clocks give the rank's virtual time, by calling frame.
 
-The script and the frameworks see the clock of their rank: `time.time()` differences are predictions. The standard
-library, torch.distributed.elastic, torch.utils.data, the rendezvous and store code, gRPC, file locks and HTTP libraries
-see real time, since they wait for real things (a clock that stands hangs asyncio, queues and multiprocessing); so do
-threads without a virtual clock and every process that is no rank.
+The script and the frameworks see the clock of their rank: `time.time()` differences are predictions. The
+standard library, torch.distributed.elastic, torch.utils.data, the rendezvous and store code, gRPC, file locks
+and HTTP libraries see real time, since they wait for real things (a clock that stands hangs asyncio, queues
+and multiprocessing); so do threads without a virtual clock and every process that is no rank.
 
-All clocks of a process start at a whole second, the same on all ranks where `phantom run` gave one, so that differences
-are the same floats in every run.
+All clocks of a process start at a whole second, the same on all ranks where `phantom run` gave one, so that
+differences are the same floats in every run.
 """
 
 from __future__ import annotations
@@ -24,23 +24,27 @@ PS_PER_S = 10**12
 PS_PER_NS = 1000
 
 READ_PS = 100_000
-"""Host time of one clock read before the session is open; afterwards the extension charges its own model's."""
+"""Host time of one clock read before the session is open; afterwards the extension charges its own
+model's."""
 
 READ_GAP_PS = 500_000
 """Reads closer than this have nothing between them that costs host time (an operator costs microseconds)."""
 
 SPIN_READS = 64
-"""So many reads without anything else in between are taken for a polling loop; its reads then cost more and more."""
+"""So many reads without anything else in between are taken for a polling loop; its reads then cost more and
+more."""
 
 SPIN_GROWTH = 1.1
 SPIN_LIMIT_PS = 1_000_000_000
 """A polling loop steps by 1 ms at most, so a wait of n seconds is at most 1 ms too long."""
 
 SLEEP_YIELD_S = 0.001
-"""Real time given to others by a virtual sleep, so that a loop that waits for a file does not race past its limit."""
+"""Real time given to others by a virtual sleep, so that a loop that waits for a file does not race past its
+limit."""
 
 FLOAT_GRID = 2.0**-26
-"""perf_counter and monotonic are whole multiples of 15 ns: differences are exact whatever the machine's uptime."""
+"""perf_counter and monotonic are whole multiples of 15 ns: differences are exact whatever the machine's
+uptime."""
 
 # Whose calls see real time: top-level packages, then module prefixes.
 REAL_PACKAGES = frozenset(sys.stdlib_module_names) - {"__main__", "timeit", "this", "antigravity"} | {
@@ -86,7 +90,8 @@ class _Reader(threading.local):
 
 
 class VirtualClock:
-    """Virtual time of the calling thread: the extension's once a session is open, before that what was slept and read."""
+    """Virtual time of the calling thread: the extension's once a session is open, before that what was slept
+    and read."""
 
     def __init__(self, extension: ModuleType, epoch_s: int | None) -> None:
         self._extension = extension
@@ -136,7 +141,8 @@ class VirtualClock:
         return now_ps
 
     def _hand_over(self) -> None:
-        """What passed before the session was open counts on the main clock, so that readings never go back."""
+        """What passed before the session was open counts on the main clock, so that readings never go
+        back."""
         if not self._handed_over:
             self._handed_over = True
             self._extension.clock_advance_ps(self._before_session_ps)
@@ -214,7 +220,8 @@ _sleep.__name__ = _sleep.__qualname__ = "sleep"
 
 
 def install(extension: ModuleType, *, epoch_s: int | None = None) -> None:
-    """Replaces the functions of `time`, once per process. `epoch_s`: whole second at which time.time() starts."""
+    """Replaces the functions of `time`, once per process. `epoch_s`: whole second at which time.time()
+    starts."""
     global _clock, _clock_pid
     if _clock is not None and _clock_pid == os.getpid():
         return

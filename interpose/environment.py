@@ -25,8 +25,8 @@ class BadEnvironment(RuntimeError):
 class Environment:
     """The PHANTOM_* variables and the ones that torch's launchers set, as values.
 
-    `config` is the map of PHANTOM_CONFIG (docs/architecture.md). `rank` is None where RANK is unset or where this
-    process is the child of a rank.
+    `config` is the map of PHANTOM_CONFIG (docs/architecture.md). `rank` is None where RANK is unset or where
+    this process is the child of a rank.
     """
 
     server: str
@@ -58,7 +58,8 @@ def _integer(variables: Mapping[str, str], name: str) -> int | None:
 def read(variables: Mapping[str, str] | None = None) -> Environment:
     """Reads the environment of this process.
 
-    Raises BadEnvironment for a missing PHANTOM_SERVER, a PHANTOM_CONFIG that is no JSON map, or a rank that is no number.
+    Raises BadEnvironment for a missing PHANTOM_SERVER, a PHANTOM_CONFIG that is no JSON map, or a rank that
+    is no number.
     """
     variables = os.environ if variables is None else variables
     text = variables.get(CONFIG, "{}")

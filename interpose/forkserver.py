@@ -1,13 +1,14 @@
 """Starts the processes of a job for `phantom run`, each as a fork of this one: `serve(FD)`.
 
-With `preload` the parent has imported torch and attached the virtual device, and a rank runs its script in the fork:
-11 MB of private memory instead of 210 MB, and no import of 2-3 s. Without it a fork executes its command. Either way no
-channel, thread or stream exists before the fork, and every process dies with this one (PR_SET_PDEATHSIG), which dies
-with `phantom run`.
+With `preload` the parent has imported torch and attached the virtual device, and a rank runs its script in
+the fork: 11 MB of private memory instead of 210 MB, and no import of 2-3 s. Without it a fork executes its
+command. Either way no channel, thread or stream exists before the fork, and every process dies with this one
+(PR_SET_PDEATHSIG), which dies with `phantom run`.
 
-FD is a socket that carries JSON lines. Received: {"do": "preload", "modules": [...]}, {"do": "environment", "variables"},
-{"do": "start", "processes": [...]}, {"do": "signal", "signal": n}. Sent: {"event": "ready"}, {"event": "started", "name",
-"pid"}, {"event": "ended", "name", "status"} (negative: killed by that signal), {"event": "failed", "reason"}.
+FD is a socket that carries JSON lines. Received: {"do": "preload", "modules": [...]}, {"do": "environment",
+"variables"}, {"do": "start", "processes": [...]}, {"do": "signal", "signal": n}. Sent: {"event": "ready"},
+{"event": "started", "name", "pid"}, {"event": "ended", "name", "status"} (negative: killed by that signal),
+{"event": "failed", "reason"}.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def _threads() -> int:
 
 
 def _preload(control: Control, modules: list[str]) -> None:
-    """Imports torch with the virtual device; waits for the job's environment at the moment that it is needed."""
+    """Imports torch with the virtual device; waits for the job's environment at the moment that it is
+    needed."""
     from interpose import import_hook
 
     def receive_environment() -> None:
@@ -133,7 +135,8 @@ def _execute(process: Process) -> None:
 
 
 def _refresh_process_state() -> None:
-    """What must differ between ranks although they are forks: random states, the environment that was read."""
+    """What must differ between ranks although they are forks: random states, the environment that was
+    read."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     for stream in (sys.stdout, sys.stderr):
@@ -194,7 +197,8 @@ def _run_to_the_end(process: Process) -> None:
 
 
 class ForkServer:
-    """Forks, reaps and signals. `run()` returns the process to become in a child, None in the parent at the end."""
+    """Forks, reaps and signals. `run()` returns the process to become in a child, None in the parent at the
+    end."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -268,7 +272,9 @@ class ForkServer:
             if pid == 0:
                 return
             name = self._names.pop(pid, None)
-            _signal_group(pid, signal.SIGKILL)  # what the process left behind: loader workers, launcher's children
+            _signal_group(
+                pid, signal.SIGKILL
+            )  # what the process left behind: loader workers, launcher's children
             if name is not None:
                 self._control.send(event="ended", name=name, status=os.waitstatus_to_exitcode(status))
 
@@ -306,9 +312,9 @@ def main(descriptor: int) -> Process | None:
     return ForkServer(control).run()
 
 
-
 def serve(descriptor: int, parent: int) -> None:
-    """Entry point: serves on the socket `descriptor`, then ends; a fork that runs a script returns when that is done."""
+    """Entry point: serves on the socket `descriptor`, then ends; a fork that runs a script returns when that
+    is done."""
     die_with_parent(parent)
     process = main(descriptor)
     if process is not None:

@@ -1,8 +1,8 @@
 """Acts at the right moment of torch's own import.
 
-`torch.cuda` binds the names `torch._C._cuda_*` while it is imported, so they must be there by then; and the extension
-needs `torch._C`, which `torch/__init__` has loaded at that point. Other modules are changed right after they ran, before
-anybody copies names out of them.
+`torch.cuda` binds the names `torch._C._cuda_*` while it is imported, so they must be there by then; and the
+extension needs `torch._C`, which `torch/__init__` has loaded at that point. Other modules are changed right
+after they ran, before anybody copies names out of them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def uninstall() -> None:
 
 
 def after_import(name: str, change: Change) -> None:
-    """Runs `change(module)` right after the module `name` has been imported; at once where it has been already."""
+    """Runs `change(module)` right after the module `name` has been imported; at once where it has been
+    already."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         change(module)

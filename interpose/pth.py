@@ -1,11 +1,13 @@
-"""Installs the hook that attaches any Python process of a job: a .pth line in the interpreter's site-packages.
+"""Installs the hook that attaches any Python process of a job: a .pth line in the interpreter's
+site-packages.
 
-A .pth line is executed by `site` at start-up, also under -I and -E, where PYTHONPATH and sitecustomize are ignored.
-Without PHANTOM in the environment the line costs one look-up and imports nothing. With it, it loads `_phantom_hook`,
-which makes `interpose` and `phantom` importable from where they are installed, whatever virtual environment that is, and
-nothing else of it.
+A .pth line is executed by `site` at start-up, also under -I and -E, where PYTHONPATH and sitecustomize are
+ignored. Without PHANTOM in the environment the line costs one look-up and imports nothing. With it, it loads
+`_phantom_hook`, which makes `interpose` and `phantom` importable from where they are installed, whatever
+virtual environment that is, and nothing else of it.
 
-This file also runs by itself, under an interpreter that has none of phantom's packages: `python pth.py SITE_PACKAGES`.
+This file also runs by itself, under an interpreter that has none of phantom's packages: `python pth.py
+SITE_PACKAGES`.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def hook_text() -> str:
 
 
 def is_installed(site_packages: str | os.PathLike[str]) -> bool:
-    """Whether `site_packages` has this version of the hook; it may record another folder that still exists."""
+    """Whether `site_packages` has this version of the hook; it may record another folder that still
+    exists."""
     folder = Path(site_packages)
     try:
         line, text = (folder / PTH_NAME).read_text(), (folder / HOOK_NAME).read_text()

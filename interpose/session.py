@@ -1,7 +1,7 @@
 """The stream between this rank and the simulator: opening, feeding, ending.
 
-A process becomes a rank when it has RANK and first uses the device, or calls init_process_group. Launchers, data-loader
-and compile workers never do.
+A process becomes a rank when it has RANK and first uses the device, or calls init_process_group. Launchers,
+data-loader and compile workers never do.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Session:
                     yield messages.RankBatch(rank=self.rank, records=records, acked=acked)
 
         replies = stub.Session(batches())
-        self._reader = threading.Thread(target=self._read, args=(replies,), name="phantom-session", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(replies,), name="phantom-session", daemon=True
+        )
         self._reader.start()
 
     def _hello(self) -> bytes:
@@ -129,11 +131,13 @@ class Session:
             self._ended.set()
 
     def _abort(self, reason: str) -> None:
-        """Lets every thread that waits for the simulator raise: the same record as when it ends the job itself."""
+        """Lets every thread that waits for the simulator raise: the same record as when it ends the job
+        itself."""
         self._extension.abort(f"phantom: {reason}")
 
     def close(self) -> None:
-        """Final synchronisation, statistics and BYE; a rank that failed only tells its statistics. Then the stream ends."""
+        """Final synchronisation, statistics and BYE; a rank that failed only tells its statistics. Then the
+        stream ends."""
         self._closing = True
         try:
             if _failed:
@@ -246,7 +250,8 @@ def close() -> None:
 
 
 def drop_after_fork() -> bool:
-    """In a forked child: forgets the parent's session without a word to the simulator; returns whether there was one."""
+    """In a forked child: forgets the parent's session without a word to the simulator; returns whether there
+    was one."""
     global _session, _lock
     _lock = threading.RLock()
     session, _session = _session, None

@@ -1,7 +1,8 @@
 """Notices training steps without the script's help.
 
-A step is a maximal run of optimizer steps without a backward pass between them: ZeRO-3 steps per sub-group, Megatron
-chains optimizers. Where the optimizer runs inside the backward pass, the step ends with that backward pass.
+A step is a maximal run of optimizer steps without a backward pass between them: ZeRO-3 steps per sub-group,
+Megatron chains optimizers. Where the optimizer runs inside the backward pass, the step ends with that
+backward pass.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 class StepCounter:
     """The state machine: backward passes and optimizer steps in, ends of steps out.
 
-    `step_end(index)` is called at every optimizer step of a run with the same index; a later call replaces the earlier.
-    `limit`: after so many steps `finished()` is called, at the optimizer step that completes the run (known from the
-    run before it), at the next backward pass where the run turns out shorter, else never.
+    `step_end(index)` is called at every optimizer step of a run with the same index; a later call replaces
+    the earlier. `limit`: after so many steps `finished()` is called, at the optimizer step that completes the
+    run (known from the run before it), at the next backward pass where the run turns out shorter, else never.
     """
 
     def __init__(self, step_end: Any, *, limit: int | None = None, finished: Any = None) -> None:
@@ -106,8 +107,8 @@ def watch_optimizers(module: ModuleType, extension: ModuleType) -> None:
 def watch_backward(module: ModuleType, extension: ModuleType) -> None:
     """Makes torch.autograd's engine announce backward passes; `module` is torch.autograd.variable.
 
-    The engine object is replaced by one of a sub-class, which every way into it uses: Tensor.backward, autograd.grad,
-    and frameworks that call Variable._execution_engine.run_backward themselves.
+    The engine object is replaced by one of a sub-class, which every way into it uses: Tensor.backward,
+    autograd.grad, and frameworks that call Variable._execution_engine.run_backward themselves.
     """
     from interpose import session
 

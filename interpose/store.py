@@ -1,7 +1,7 @@
 """The simulator sees what ranks tell each other through a torch.distributed store.
 
-Each call on the pybind classes really happens; a record on either side of it lets the caller's clock go on no earlier
-than the clock of whoever set the key (docs/architecture.md, records POST, WAIT, ADD and FORGET).
+Each call on the pybind classes really happens; a record on either side of it lets the caller's clock go on no
+earlier than the clock of whoever set the key (docs/architecture.md, records POST, WAIT, ADD and FORGET).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _WRAPPED = "_phantom_wrapped"
 class Keys:
     """Full names of keys: a PrefixStore adds its prefix, as the store behind it sees the key.
 
-    Stores are told apart by what they stand for, not by object: ranks have one object each for the same store.
+    Stores are told apart by what they stand for, not by object: ranks have one object each for the same
+    store.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,8 @@ class Recorder:
         self._extension.post(keys.full(store, key))
 
     def _waiting(self, store: Any, names: Iterable[str], why: str, call: Callable[[], Any]) -> Any:
-        """The real wait lies between the two records; where it fails (a timeout) the clock goes on by itself."""
+        """The real wait lies between the two records; where it fails (a timeout) the clock goes on by
+        itself."""
         full = [keys.full(store, name) for name in names]
         request = self._extension.wait_begin(full, _where(why))
         try:
@@ -152,7 +154,8 @@ class Recorder:
         return result
 
     def compare_set(self, real: Any, store: Any, key: str, expected: Any, desired: Any) -> Any:
-        """compare_set(key, expected, desired): a set where it succeeds, a read of the key where it does not"""
+        """compare_set(key, expected, desired): a set where it succeeds, a read of the key where it does
+        not"""
         result = real(key, expected, desired)
         wanted = desired.encode() if isinstance(desired, str) else bytes(desired)
         if bytes(result) == wanted:

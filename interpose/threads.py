@@ -37,7 +37,8 @@ def install(extension: ModuleType) -> None:
             try:
                 run()
             finally:
-                # Inside run, not after bootstrap: a joiner may go on as soon as bootstrap marks the thread as ended.
+                # Inside run, not after bootstrap: a joiner may go on as soon as bootstrap marks the thread as
+                # ended.
                 if _has_clock(extension):
                     setattr(self, _END, int(extension.clock_now_ps()))
                 end = getattr(extension, "clock_end", None)

@@ -29,9 +29,11 @@ PRELOAD = (
     "phantom.wire.simulator_pb2_grpc",
     "msgpack",
 )
-"""Modules that nearly every rank imports by itself sooner or later; importing them once saves seconds per rank."""
+"""Modules that nearly every rank imports by itself sooner or later; importing them once saves seconds per
+rank."""
 
-# The hook makes `interpose` importable; `-c` puts the working folder on the path, where a script could hide modules.
+# The hook makes `interpose` importable; `-c` puts the working folder on the path, where a script could hide
+# modules.
 _BOOTSTRAP = """
 import sys
 if sys.path and sys.path[0] == "": del sys.path[0]
@@ -44,7 +46,9 @@ serve({descriptor}, {parent})
 class Agent:
     """The fork server as a child of this process. Events arrive on `events` as ("agent", message)."""
 
-    def __init__(self, *, events: queue.SimpleQueue[tuple[str, Any]], log: Path, preload: bool, cwd: Path) -> None:
+    def __init__(
+        self, *, events: queue.SimpleQueue[tuple[str, Any]], log: Path, preload: bool, cwd: Path
+    ) -> None:
         self._events = events
         self._preload = preload
         self._connection, theirs = socket.socketpair()
@@ -118,5 +122,3 @@ class Agent:
             self.process.kill()
             self.process.wait()
         self._connection.close()
-
-

@@ -24,10 +24,11 @@ _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 class Command:
     """A command, taken apart.
 
-    `launch`: started once per "rank", per "node" or "once". `launcher`: "torchrun", "accelerate", "deepspeed" or None.
-    `arguments_at`: index in `argv` where options of the launcher may be put in. `python`: the interpreter, None where it
-    is not known from the command (a shell script), "" for phantom's own. `script`/`module`: what a fork could run itself,
-    with `args`; both None where the interpreter must be started (options, -c) or the command is no Python.
+    `launch`: started once per "rank", per "node" or "once". `launcher`: "torchrun", "accelerate", "deepspeed"
+    or None. `arguments_at`: index in `argv` where options of the launcher may be put in. `python`: the
+    interpreter, None where it is not known from the command (a shell script), "" for phantom's own.
+    `script`/`module`: what a fork could run itself, with `args`; both None where the interpreter must be
+    started (options, -c) or the command is no Python.
     """
 
     argv: tuple[str, ...]
@@ -67,7 +68,8 @@ def _parse(argv: tuple[str, ...], cwd: Path) -> Command:
     program = shutil.which(first) or (str(cwd / first) if os.access(cwd / first, os.X_OK) else None)
     if program is None or Path(program).is_dir():
         raise UsageError(
-            f"cannot run {first!r}: no such program" + (" (is it executable?)" if Path(cwd, first).exists() else "")
+            f"cannot run {first!r}: no such program"
+            + (" (is it executable?)" if Path(cwd, first).exists() else "")
         )
     if _PYTHON.fullmatch(name):
         return _python(argv, program, cwd)
@@ -118,7 +120,9 @@ def _python(argv: tuple[str, ...], program: str, cwd: Path) -> Command:
     if os.path.basename(argv[at]) == "torchrun":
         return Command(argv=argv, launch=NODE, launcher="torchrun", arguments_at=at + 1, python=program)
     _require_script(argv[at], cwd)
-    return Command(argv=argv, launch=RANK, python=program, script=argv[at] if plain else None, args=argv[at + 1 :])
+    return Command(
+        argv=argv, launch=RANK, python=program, script=argv[at] if plain else None, args=argv[at + 1 :]
+    )
 
 
 def _module(argv: tuple[str, ...], at: int, *, python: str, plain: bool = True) -> Command:
@@ -130,7 +134,9 @@ def _module(argv: tuple[str, ...], at: int, *, python: str, plain: bool = True) 
         return Command(argv=argv, launch=NODE, launcher="accelerate", arguments_at=at, python=python)
     if module.startswith("deepspeed.launcher"):
         return Command(argv=argv, launch=NODE, launcher="deepspeed", arguments_at=at + 1, python=python)
-    return Command(argv=argv, launch=RANK, python=python, module=module if plain else None, args=argv[at + 1 :])
+    return Command(
+        argv=argv, launch=RANK, python=python, module=module if plain else None, args=argv[at + 1 :]
+    )
 
 
 def _shebang(program: str) -> str | None:

@@ -1,4 +1,5 @@
-"""Checks the interpreter that will run the job, and prepares it: the hook, and an extension built for its torch."""
+"""Checks the interpreter that will run the job, and prepares it: the hook, and an extension built for its
+torch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ import importlib.metadata as metadata, json, site, sys, sysconfig
 def version(name):
     try: return metadata.version(name)
     except metadata.PackageNotFoundError: return None
-print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "base": sys.base_prefix, "python": sys.version_info[:3],
+print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "base": sys.base_prefix, "python":
+sys.version_info[:3],
     "site_packages": sysconfig.get_paths()["purelib"], "no_site": sys.flags.no_site,
     "packages": {n: version(n) for n in ("torch", "grpcio", "protobuf", "msgpack")}}))
 """
@@ -62,7 +64,9 @@ def probe(executable: str) -> Interpreter:
     try:
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        raise UsageError(f"the job's interpreter {executable} does not work: {done.stderr.strip()[-500:]}") from None
+        raise UsageError(
+            f"the job's interpreter {executable} does not work: {done.stderr.strip()[-500:]}"
+        ) from None
     return Interpreter(
         executable=answer["executable"],
         prefix=answer["prefix"],
@@ -78,7 +82,8 @@ def own() -> Interpreter:
 
 
 def problems(interpreter: Interpreter) -> list[str]:
-    """What keeps this interpreter from running a simulated job, each with its remedy; empty if nothing does."""
+    """What keeps this interpreter from running a simulated job, each with its remedy; empty if nothing
+    does."""
     found: list[str] = []
     python = interpreter.executable
     torch = interpreter.packages.get("torch")
@@ -91,7 +96,9 @@ def problems(interpreter: Interpreter) -> list[str]:
                          f"remedy: {python} -m pip install 'torch>=2.13,<2.15'")  # fmt: skip
     missing = [name for name in _REQUIRED if interpreter.packages.get(name) is None]
     if missing:
-        found.append(f"{python} lacks {', '.join(missing)}; remedy: {python} -m pip install {' '.join(missing)}")
+        found.append(
+            f"{python} lacks {', '.join(missing)}; remedy: {python} -m pip install {' '.join(missing)}"
+        )
     return found
 
 

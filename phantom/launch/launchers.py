@@ -42,7 +42,9 @@ def _own_options(command: Command) -> tuple[str, ...]:
     """The launcher's own options: up to the script."""
     options = command.argv[command.arguments_at :]
     for at, text in enumerate(options):
-        if text.endswith(".py") and (at == 0 or not options[at - 1].startswith("--") or "=" in options[at - 1]):
+        if text.endswith(".py") and (
+            at == 0 or not options[at - 1].startswith("--") or "=" in options[at - 1]
+        ):
             return options[:at]
         if text in ("-m", "--module"):
             return options[:at]
@@ -69,7 +71,9 @@ def for_node(command: Command, *, node: int, nodes: int, gpus_per_node: int, por
 
 def _check_nodes(option: str, value: str | None, nodes: int) -> None:
     if value is not None and value.isdigit() and int(value) != nodes:
-        raise UsageError(f"the command says {option}={value}, phantom run simulates {nodes} nodes (-N); make them agree")
+        raise UsageError(
+            f"the command says {option}={value}, phantom run simulates {nodes} nodes (-N); make them agree"
+        )
 
 
 def _torchrun(options: Sequence[str], *, node: int, nodes: int, gpus_per_node: int, port: int) -> list[str]:
@@ -83,7 +87,10 @@ def _torchrun(options: Sequence[str], *, node: int, nodes: int, gpus_per_node: i
         added.append(f"--nnodes={nodes}")
     if given(options, "--nproc-per-node") is None:
         added.append(f"--nproc-per-node={gpus_per_node}")
-    if given(options, "--rdzv-endpoint", "--rdzv-backend", "--master-addr", "--master-port") is None and not standalone:
+    if (
+        given(options, "--rdzv-endpoint", "--rdzv-backend", "--master-addr", "--master-port") is None
+        and not standalone
+    ):
         # Static rendezvous: node k holds ranks k*G... whoever comes first, so that runs are alike.
         added += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     if given(options, "--node-rank") is None and not standalone:
@@ -104,7 +111,9 @@ def _accelerate(options: Sequence[str], *, node: int, nodes: int, gpus_per_node:
         added.append(f"--machine_rank={node}")
     if given(options, "--main-process-port") is None:
         added += ["--main_process_ip=127.0.0.1", f"--main_process_port={port}"]
-    chosen = given(options, "--multi-gpu", "--use-fsdp", "--use-deepspeed", "--use-megatron-lm", "--cpu", "--tpu")
+    chosen = given(
+        options, "--multi-gpu", "--use-fsdp", "--use-deepspeed", "--use-megatron-lm", "--cpu", "--tpu"
+    )
     if chosen is None and nodes * gpus_per_node > 1:
         added.append("--multi_gpu")
     return added

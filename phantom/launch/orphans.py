@@ -11,7 +11,8 @@ GRACE_S = 2.0
 
 
 def processes_of(mark: str) -> list[int]:
-    """Pids of this user's processes whose environment has the entry `mark` ("NAME=value"), without this one."""
+    """Pids of this user's processes whose environment has the entry `mark` ("NAME=value"), without this
+    one."""
     wanted = mark.encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -11,7 +11,8 @@ from phantom.launch.errors import UsageError
 def create(out: Path | None, *, cwd: Path | None = None) -> Path:
     """Creates RUN_DIR and its `ranks` folder: `out`, else the first free `phantom-run-<n>`.
 
-    Raises UsageError where `out` holds something already or cannot be created: a run is never overwritten silently.
+    Raises UsageError where `out` holds something already or cannot be created: a run is never overwritten
+    silently.
     """
     if out is not None:
         if out.exists() and not out.is_dir():

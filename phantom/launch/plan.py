@@ -15,7 +15,16 @@ from phantom.launch.command import NODE, ONCE, RANK, Command
 from phantom.launch.errors import UsageError
 from phantom.launch.ports import free_ports
 
-_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_PLACE = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +78,9 @@ def size_job(command: Command, *, nodes: int, gpus_per_node: int | None, cluster
     if gpus_per_node is not None and gpus_per_node < 1:
         raise UsageError(f"-G/--gpus-per-node must be at least 1, got {gpus_per_node}")
     if gpus_per_node is not None and gpus_per_node > cluster_gpus:
-        raise UsageError(f"-G/--gpus-per-node {gpus_per_node}: a node of this cluster has {cluster_gpus} GPUs")
+        raise UsageError(
+            f"-G/--gpus-per-node {gpus_per_node}: a node of this cluster has {cluster_gpus} GPUs"
+        )
     asked = launchers.processes_per_node(command)
     if asked is not None and asked > (gpus_per_node or cluster_gpus):
         raise UsageError(f"the command asks for {asked} processes per node, the simulated node has "
@@ -82,8 +93,8 @@ def plan(job: Job, *, variables: Mapping[str, str], out: Path, fork: bool,
          base: Mapping[str, str] | None = None) -> list[PlannedProcess]:  # fmt: skip
     """Lists the processes to start.
 
-    `variables`: the PHANTOM_* variables of all of them. `fork`: ranks are forks that run the script themselves.
-    `base`: the environment to start from (this process's).
+    `variables`: the PHANTOM_* variables of all of them. `fork`: ranks are forks that run the script
+    themselves. `base`: the environment to start from (this process's).
     """
     inherited = {
         name: value
@@ -94,7 +105,13 @@ def plan(job: Job, *, variables: Mapping[str, str], out: Path, fork: bool,
     inherited.setdefault("OMP_NUM_THREADS", "1")
     # A rank's output goes to a file; without this it would be seen only at the end.
     inherited.setdefault("PYTHONUNBUFFERED", "1")
-    common = {**inherited, **variables, "MASTER_ADDR": "127.0.0.1", environment.ATTACH: "1", "PHANTOM_ROOT": pth.root()}
+    common = {
+        **inherited,
+        **variables,
+        "MASTER_ADDR": "127.0.0.1",
+        environment.ATTACH: "1",
+        "PHANTOM_ROOT": pth.root(),
+    }
     (port,) = free_ports(1)
     common["MASTER_PORT"] = str(port)
     ranks = out / "ranks"
@@ -104,7 +121,9 @@ def plan(job: Job, *, variables: Mapping[str, str], out: Path, fork: bool,
         return [_node(job, common, ranks, node, port) for node in range(job.nodes)]
     assert job.command.launch == ONCE
     env = {**common, environment.NODE_LOG: str(ranks / "job.log")}
-    return [PlannedProcess(name="job", rank=None, node=0, log=ranks / "job.log", env=env, args=_argv(job.command))]
+    return [
+        PlannedProcess(name="job", rank=None, node=0, log=ranks / "job.log", env=env, args=_argv(job.command))
+    ]
 
 
 def _argv(command: Command) -> tuple[str, ...]:
@@ -126,7 +145,9 @@ def _per_rank(job: Job, common: Mapping[str, str], ranks: Path, *, fork: bool) -
             "GROUP_RANK": str(node),
             environment.NODE: str(node),
         }
-        process = PlannedProcess(name=f"rank {rank}", rank=rank, node=node, log=ranks / f"{rank}.log", env=env, args=())
+        process = PlannedProcess(
+            name=f"rank {rank}", rank=rank, node=node, log=ranks / f"{rank}.log", env=env, args=()
+        )
         if fork:
             command = job.command
             process = replace(process, script=command.script, module=command.module, args=command.args)
@@ -146,7 +167,9 @@ def _node(job: Job, common: Mapping[str, str], ranks: Path, node: int, port: int
         environment.NODE: str(node),
         environment.NODE_LOG: str(log),
     }
-    argv = launchers.for_node(job.command, node=node, nodes=job.nodes, gpus_per_node=job.ranks_per_node, port=port)
+    argv = launchers.for_node(
+        job.command, node=node, nodes=job.nodes, gpus_per_node=job.ranks_per_node, port=port
+    )
     if job.command.python == "":
         argv = (sys.executable, *argv[1:])
     return PlannedProcess(name=f"node {node}", rank=None, node=node, log=log, env=env, args=argv)

@@ -6,7 +6,8 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns `count` distinct free ports on the loopback interface; they are held only while being chosen."""
+    """Returns `count` distinct free ports on the loopback interface; they are held only while being
+    chosen."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interpose import environment, pth
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
+
+from interpose import environment, pth
 from phantom.launch import interpreter as interpreters
 from phantom.launch import orphans, outdir
 from phantom.launch.agent import Agent
@@ -76,7 +77,8 @@ class Run:
             found = interpreters.prepare(command.python, say=self._say)
             runnable = command.script is not None or command.module is not None
             return found.is_own and command.launch == RANK and runnable
-        # A shell script or mpirun: the interpreter shows only later. Prepare those that it will most likely be.
+        # A shell script or mpirun: the interpreter shows only later. Prepare those that it will most likely
+        # be.
         candidates = [text for text in command.argv if os.path.basename(text).startswith("python")]
         prepared = False
         for name in (*candidates, "python", "python3"):
@@ -218,7 +220,11 @@ class Run:
             statuses = {name.removeprefix("rank "): status for name, status in outcome.statuses.items()}
             try:
                 summary = self._client.close_job(
-                    {"statuses": statuses, "interrupted": outcome.interrupted is not None, "wall_s": outcome.wall_s}
+                    {
+                        "statuses": statuses,
+                        "interrupted": outcome.interrupted is not None,
+                        "wall_s": outcome.wall_s,
+                    }
                 )
             except PhantomError as error:
                 trouble = str(error)
@@ -285,5 +291,3 @@ def _cluster_gpus(cluster: str) -> int:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"cannot read cluster file {cluster}: {error.strerror}") from None
-
-

@@ -54,12 +54,16 @@ class SimulatorProcess:
             left = deadline - time.monotonic()
             ready, _, _ = select.select([self.process.stdout], [], [], max(left, 0))
             if not ready:
-                raise SimulatorError(f"the simulator did not start within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
+                raise SimulatorError(
+                    f"the simulator did not start within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}"
+                )
             chunk = os.read(self.process.stdout.fileno(), 4096)
             if not chunk:
                 status = self.process.wait()
                 error = UsageError if status == 2 else SimulatorError
-                raise error(self.log_tail().strip() or f"the simulator ended with status {status} before it listened")
+                raise error(
+                    self.log_tail().strip() or f"the simulator ended with status {status} before it listened"
+                )
             text += chunk
         line = text.decode().splitlines()[0]
         if not line.startswith(LISTENING):
@@ -108,7 +112,9 @@ class SimulatorClient:
         try:
             grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
-            raise SimulatorError(f"no simulator answers at {self._address} (is `phantom serve` running there?)") from None
+            raise SimulatorError(
+                f"no simulator answers at {self._address} (is `phantom serve` running there?)"
+            ) from None
 
     def _call(self, method: Any, message: Mapping[str, Any]) -> dict[str, Any]:
         try:

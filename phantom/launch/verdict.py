@@ -36,8 +36,9 @@ def judge(
 ) -> Verdict:
     """Settles how the run went.
 
-    `summary`: the simulator's, None where it could not give one; `trouble`: why. `attached`: some process of the job saw
-    the virtual device; `ranks_seen`: how many became ranks. `orphans`: processes that had to be ended afterwards.
+    `summary`: the simulator's, None where it could not give one; `trouble`: why. `attached`: some process of
+    the job saw the virtual device; `ranks_seen`: how many became ranks. `orphans`: processes that had to be
+    ended afterwards.
     """
     messages: list[str] = []
     result = dict(summary) if summary is not None else _empty(options, job)
@@ -50,7 +51,9 @@ def judge(
         warnings.append(f"{orphans} processes of the job were still running at its end and were stopped")
     if outcome.interrupted is not None:
         result["status"] = "interrupted"
-        messages.append(f"interrupted by {signal.Signals(outcome.interrupted).name}; the summary holds the steps so far")
+        messages.append(
+            f"interrupted by {signal.Signals(outcome.interrupted).name}; the summary holds the steps so far"
+        )
         return Verdict(status=128 + outcome.interrupted, summary=result, messages=tuple(messages))
     if trouble is not None:
         result["status"] = "failed"

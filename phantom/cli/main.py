@@ -1,0 +1,67 @@
+"""The `phantom` command. Sub-commands are imported when they are used, so that `phantom run` starts fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from phantom.launch.errors import PhantomError
+
+COMMANDS = {
+    "run": ("phantom.cli.run", "Simulate a training command."),
+    "serve": ("phantom.cli.serve", "The simulator alone, for containers and several hosts."),
+    "report": ("phantom.cli.report", "Show a finished run again."),
+    "compare": ("phantom.cli.compare", "Virtual against measured step times."),
+    "kernels": ("phantom.cli.kernels", "The kernel store."),
+    "cluster": ("phantom.cli.cluster", "Cluster descriptions."),
+    "doctor": ("phantom.cli.doctor", "What works on this machine, what does not, and the remedy."),
+}
+"""Name, module that has a click command of that name, and what it is for."""
+
+
+class LazyGroup(click.Group):
+    """Imports a sub-command's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in --help, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="phantom-sim", prog_name="phantom")
+def cli() -> None:
+    """Runs an unmodified distributed training job on GPUs that are not there."""
+
+
+def main() -> None:
+    """Entry point; exit statuses are those of contract.md."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except PhantomError as error:
+        click.echo(f"phantom: {error}", err=True)
+        sys.exit(error.status)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""`phantom run`: simulates a training command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phantom.cli import summary as summaries
+from phantom.launch.options import RunOptions
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--cluster", default="h100-dgx", show_default=True, metavar="NAME|FILE.toml", help="GPUs, nodes, links."
+)
+@click.option("-N", "--nodes", type=int, default=1, show_default=True, help="Simulated nodes.")
+@click.option(
+    "-G", "--gpus-per-node", type=int, default=None, help="Simulated GPUs per node; the cluster's by default."
+)
+@click.option("--kernels", type=click.Choice(["auto", "store", "measure", "predict"]), default="auto",
+              show_default=True, help="Where kernel costs may come from.")  # fmt: skip
+@click.option(
+    "--store", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Kernel store (SQLite)."
+)
+@click.option("--server", metavar="HOST:PORT", default=None, help="Use a running `phantom serve`.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=None, help="Results; default phantom-run-<n>."
+)
+@click.option("--timeline", is_flag=True, help="Write a per-kernel Perfetto timeline.")
+@click.option("--cpu-time", type=click.Choice(["model", "measured", "none"]), default="model", show_default=True,
+              help="How the CPU clock advances.")  # fmt: skip
+@click.option("--unknown-values", type=click.Choice(["healthy", "zeros", "error"]), default="healthy",
+              show_default=True, help="What reading a value that was never computed gives.")  # fmt: skip
+@click.option(
+    "--values", type=click.Choice(["on", "off"]), default="on", show_default=True, help="Carry small values."
+)
+@click.option("--launch", type=click.Choice(["rank", "node", "once"]), default=None,
+              help="Start COMMAND once per rank, per node, or once; default by its form.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=None, help="End the job after so many steps.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Only source of randomness in the simulator."
+)
+@click.option("--network-lookahead", type=click.Choice(["on", "off"]), default="on", show_default=True,
+              help="Let the network run ahead and roll back; results are the same.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Only the result and errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Output of all ranks, not only rank 0.")
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND ...")
+def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: bool, **given: Any) -> int:
+    """Simulates COMMAND: script.py args, python ..., -m module, torchrun, accelerate, a shell script,
+    mpirun."""
+    from phantom.launch.run import Run
+
+    options = RunOptions(
+        command=command, values=values == "on", network_lookahead=network_lookahead == "on", **given
+    )  # fmt: skip
+    job = Run(options)
+    verdict = job.execute()
+    assert job.out is not None
+    for message in verdict.messages:
+        click.echo(f"phantom: {message}", err=True)
+    if as_json:
+        click.echo(json.dumps(verdict.summary))
+    elif verdict.summary.get("steps") or verdict.status == 0:
+        summaries.show(verdict.summary, out=job.out, quiet=options.quiet)
+    if not as_json:
+        click.echo(f"phantom: results in {job.out}", err=True)
+    return verdict.status
