@@ -48,9 +48,9 @@ uptime."""
 
 # Whose calls see real time: top-level packages, then module prefixes.
 REAL_PACKAGES = frozenset(sys.stdlib_module_names) - {"__main__", "timeit", "this", "antigravity"} | {
-    "grpc", "filelock", "requests", "urllib3", "httpx", "httpcore", "aiohttp", "anyio", "trio", "uvloop", "websockets",
-    "interpose", "phantom", "fsspec", "huggingface_hub", "zmq", "tornado", "psutil", "joblib", "botocore", "pytest",
-    "_pytest", "watchdog", "redis", "etcd", "ray", "portalocker", "wandb_core",
+    "grpc", "filelock", "requests", "urllib3", "httpx", "httpcore", "aiohttp", "anyio", "trio", "uvloop",
+    "websockets", "interpose", "phantom", "fsspec", "huggingface_hub", "zmq", "tornado", "psutil", "joblib",
+    "botocore", "pytest", "_pytest", "watchdog", "redis", "etcd", "ray", "portalocker", "wandb_core",
 }  # fmt: skip
 REAL_PREFIXES = (
     "torch.distributed.elastic",
@@ -232,7 +232,7 @@ def install(extension: ModuleType, *, epoch_s: int | None = None) -> None:
     for name in _SECONDS:
         setattr(time, name, _make_seconds(name))
         setattr(time, f"{name}_ns", _make_nanoseconds(f"{name}_ns"))
-    time.sleep = _sleep
+    setattr(time, "sleep", _sleep)  # noqa: B010  # typeshed's signature is narrower
 
 
 def leave() -> None:

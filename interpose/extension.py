@@ -10,8 +10,7 @@ from interpose import build
 
 
 class ExtensionNotBuilt(RuntimeError):
-    """The extension is missing or was built from other sources or for another torch; the text names the
-    remedy."""
+    """The extension is missing or was built from other sources or for another torch; the text names the remedy."""
 
 
 def load() -> ModuleType:

@@ -13,6 +13,7 @@ FD is a socket that carries JSON lines. Received: {"do": "preload", "modules": [
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -217,10 +218,8 @@ class ForkServer:
             while True:
                 ready = {key.fd for key, _ in selector.select()}
                 if wakeup_read in ready:
-                    try:
+                    with contextlib.suppress(BlockingIOError):
                         os.read(wakeup_read, 4096)
-                    except BlockingIOError:
-                        pass
                     self._reap()
                 if self._control.connection.fileno() in ready or self._control.pending:
                     while True:

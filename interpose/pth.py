@@ -21,7 +21,7 @@ PTH_NAME = "phantom-attach.pth"
 HOOK_NAME = "_phantom_hook.py"
 PTH_LINE = "import os; 'PHANTOM' in os.environ and __import__('_phantom_hook')\n"
 
-_HOOK = '''"""Written by phantom: attaches this process when PHANTOM is set. Remove with `phantom doctor --remove-hook`."""
+_HOOK = '''"""Written by phantom: attaches this process when PHANTOM is set; see `phantom doctor`."""
 
 import importlib.util
 import os
@@ -50,7 +50,7 @@ if os.environ.get("PHANTOM") not in (None, "", "0"):
 
         install()
     else:
-        sys.stderr.write("phantom: %s has no package interpose; run `phantom doctor` to renew the hook\\n" % ROOT)
+        sys.stderr.write("phantom: %s is gone; run `phantom doctor` to renew the hook\\n" % ROOT)
 '''
 _ROOT_LINE = re.compile(r"^ROOT = .*$", re.MULTILINE)
 

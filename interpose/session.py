@@ -191,8 +191,9 @@ def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
     if _session is not None:
         if _session.rank != chosen:
             raise RuntimeError(
-                f"phantom: init_process_group(rank={chosen}) in a process that runs as rank {_session.rank} already "
-                f"(RANK={here.rank}). A script that starts its own processes wants `phantom run --launch node`."
+                f"phantom: init_process_group(rank={chosen}) in a process that runs as rank {_session.rank} "
+                f"already (RANK={here.rank}). A script that starts its own processes wants "
+                f"`phantom run --launch node`."
             )
         return
     size = world_size if world_size is not None and world_size > 0 else here.world_size

@@ -135,7 +135,7 @@ def _end_job() -> None:
     try:
         from multiprocessing import util
 
-        util._exit_function()  # ends data-loader workers
+        util._exit_function()  # type: ignore[attr-defined]  # ends data-loader workers
     finally:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

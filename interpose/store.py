@@ -13,6 +13,10 @@ from types import ModuleType
 from typing import Any
 
 _WRAPPED = "_phantom_wrapped"
+METHODS = (
+    "set", "get", "wait", "add", "compare_set", "delete_key", "multi_get", "multi_set", "check", "append",
+    "queue_push", "queue_pop",
+)  # fmt: skip
 
 
 class Keys:
@@ -62,8 +66,7 @@ def install(extension: ModuleType) -> None:
         return
     setattr(store_class, _WRAPPED, True)
     recorder = Recorder(extension)
-    for name in ("set", "get", "wait", "add", "compare_set", "delete_key", "multi_get", "multi_set", "check", "append",
-                 "queue_push", "queue_pop"):  # fmt: skip
+    for name in METHODS:
         original = getattr(store_class, name, None)
         if original is not None:
             setattr(store_class, name, _wrapped(original, getattr(recorder, name)))

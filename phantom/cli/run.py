@@ -30,8 +30,8 @@ from phantom.launch.options import RunOptions
     "--out", type=click.Path(path_type=Path), default=None, help="Results; default phantom-run-<n>."
 )
 @click.option("--timeline", is_flag=True, help="Write a per-kernel Perfetto timeline.")
-@click.option("--cpu-time", type=click.Choice(["model", "measured", "none"]), default="model", show_default=True,
-              help="How the CPU clock advances.")  # fmt: skip
+@click.option("--cpu-time", type=click.Choice(["model", "measured", "none"]), default="model",
+              show_default=True, help="How the CPU clock advances.")  # fmt: skip
 @click.option("--unknown-values", type=click.Choice(["healthy", "zeros", "error"]), default="healthy",
               show_default=True, help="What reading a value that was never computed gives.")  # fmt: skip
 @click.option(

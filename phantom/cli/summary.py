@@ -61,8 +61,8 @@ def rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         peak = max(ranks, key=lambda rank: int(rank.get("peak_allocated_bytes") or 0))
         found.append((
             "peak memory per rank",
-            f"{bytes_(peak.get('peak_allocated_bytes'))} allocated, {bytes_(peak.get('peak_reserved_bytes'))} "
-            f"reserved (rank {peak.get('rank')})",
+            f"{bytes_(peak.get('peak_allocated_bytes'))} allocated, "
+            f"{bytes_(peak.get('peak_reserved_bytes'))} reserved (rank {peak.get('rank')})",
         ))  # fmt: skip
         out_of_memory = [str(rank["rank"]) for rank in ranks if rank.get("oom")]
         if out_of_memory:
@@ -95,6 +95,4 @@ def show(summary: Mapping[str, Any], *, out: Path | None = None, quiet: bool = F
     for text in warnings[:WARNINGS_SHOWN]:
         print(f"warning: {text}")
     if len(warnings) > WARNINGS_SHOWN:
-        print(
-            f"warning: {len(warnings) - WARNINGS_SHOWN} more in {out / 'summary.json' if out else 'summary.json'}"
-        )
+        print(f"warning: {len(warnings) - WARNINGS_SHOWN} more in {(out or Path()) / 'summary.json'}")

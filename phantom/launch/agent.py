@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -61,8 +62,8 @@ class Agent:
         with open(log, "ab") as out:
             # Its own session: a Ctrl-C of the terminal reaches phantom run only, which ends the job in order.
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=cwd,
-                pass_fds=(descriptor,), start_new_session=True,
+                [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env,
+                cwd=cwd, pass_fds=(descriptor,), start_new_session=True,
             )  # fmt: skip
         theirs.close()
         self._send({"do": "preload", "modules": list(PRELOAD)} if preload else {"do": "serve"})
@@ -112,10 +113,8 @@ class Agent:
 
     def close(self) -> None:
         """Ends the server, which kills what is left of the job."""
-        try:
+        with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:

@@ -57,8 +57,8 @@ def probe(executable: str) -> Interpreter:
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PHANTOM")}
     try:
-        done = subprocess.run([executable, "-c", _PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S,
-                              env=environment, stdin=subprocess.DEVNULL)  # fmt: skip
+        done = subprocess.run([executable, "-c", _PROBE], capture_output=True, text=True,
+                              timeout=PROBE_TIMEOUT_S, env=environment, stdin=subprocess.DEVNULL)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"cannot run the job's interpreter {executable}: {error}") from None
     try:
@@ -115,11 +115,13 @@ def extension_is_current(interpreter: Interpreter) -> bool:
 def build_extension(interpreter: Interpreter) -> None:
     """Builds the extension for this interpreter's torch. Raises UsageError with the compiler's words."""
     done = subprocess.run([interpreter.executable, build.__file__, "-q"], capture_output=True, text=True,
-                          timeout=BUILD_TIMEOUT_S, env=_build_environment(), stdin=subprocess.DEVNULL)  # fmt: skip
+                          timeout=BUILD_TIMEOUT_S, env=_build_environment(),
+                          stdin=subprocess.DEVNULL)  # fmt: skip
     if done.returncode != 0:
         raise UsageError(
-            f"building phantom's extension for torch {interpreter.packages['torch']} failed; remedy: fix what the "
-            f"compiler says, then: {interpreter.executable} {build.__file__}\n{(done.stdout + done.stderr)[-3000:]}"
+            f"building phantom's extension for torch {interpreter.packages['torch']} failed; remedy: fix "
+            f"what the compiler says, then: {interpreter.executable} {build.__file__}\n"
+            f"{(done.stdout + done.stderr)[-3000:]}"
         )
 
 
@@ -136,8 +138,9 @@ def install_hook(interpreter: Interpreter) -> bool:
         return pth.install(interpreter.site_packages)
     except OSError as error:
         raise UsageError(
-            f"cannot install phantom's hook into {interpreter.site_packages} ({error.strerror}); remedy: make that "
-            f"folder writable once and run: {interpreter.executable} {pth.__file__} {interpreter.site_packages}, "
+            f"cannot install phantom's hook into {interpreter.site_packages} ({error.strerror}); remedy: "
+            f"make that folder writable once and run: {interpreter.executable} {pth.__file__} "
+            f"{interpreter.site_packages}, "
             f"or run the job in a virtual environment of your own"
         ) from None
 

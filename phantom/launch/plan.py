@@ -83,8 +83,10 @@ def size_job(command: Command, *, nodes: int, gpus_per_node: int | None, cluster
         )
     asked = launchers.processes_per_node(command)
     if asked is not None and asked > (gpus_per_node or cluster_gpus):
-        raise UsageError(f"the command asks for {asked} processes per node, the simulated node has "
-                         f"{gpus_per_node or cluster_gpus} GPUs; give -G {asked} or another cluster")  # fmt: skip
+        raise UsageError(
+            f"the command asks for {asked} processes per node, the simulated node has "
+            f"{gpus_per_node or cluster_gpus} GPUs; give -G {asked} or another cluster"
+        )
     gpus = gpus_per_node or asked or cluster_gpus
     return Job(command=command, nodes=nodes, gpus_per_node=gpus, ranks_per_node=asked or gpus)
 

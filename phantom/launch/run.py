@@ -211,7 +211,9 @@ class Run:
         return follower
 
     def _conclude(self, job: Job, outcome: Outcome) -> Verdict:
-        assert self._client is not None and self._state is not None and self.out is not None
+        assert self._client is not None
+        assert self._state is not None
+        assert self.out is not None
         left = orphans.end(f"{environment.STATE}={self._state}")
         marks = sorted(path.name for path in self._state.iterdir())
         summary: dict[str, Any] | None = None
