@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import click
+
 from netsim.cluster import list_presets, load_cluster
 from netsim.errors import NetsimError
-
 from phantom.launch.errors import UsageError
 
 

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from interpose import environment, pth
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
-
-from interpose import environment, pth
 from phantom.launch import interpreter as interpreters
 from phantom.launch import orphans, outdir
 from phantom.launch.agent import Agent
@@ -192,7 +191,8 @@ class Run:
                 if message["event"] == "ready":
                     break
                 reason = message.get("reason") or "the process that starts the ranks ended"
-                raise UsageError(f"the job cannot be started: {reason}\n{self._agent.log_tail()}".rstrip())
+                details = "" if message.get("reason") else f"\n{self._agent.log_tail()}"
+                raise UsageError(f"the job cannot be started: {reason}{details}".rstrip())
             if source == "signal":
                 raise Interrupted(int(message))
             held.append((source, message))

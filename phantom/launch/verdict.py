@@ -93,7 +93,8 @@ def _nothing_simulated(options: RunOptions, *, attached: bool) -> str:
     if not attached:
         return (
             "no process of the job was attached, so nothing was simulated: either it never "
-            "imported torch, or it ran under an interpreter without phantom's hook (check it with: phantom doctor --python PATH)"
+            "imported torch, or it ran under an interpreter without phantom's hook "
+            "(check it with: phantom doctor --python PATH)"
         )
     return (
         "the job imported torch but no process became a rank, so nothing was simulated: none used a CUDA "
