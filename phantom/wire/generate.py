@@ -29,7 +29,7 @@ def main() -> None:
     from grpc_tools import protoc  # a build tool, absent at run time
 
     here = Path(__file__).parent
-    # Compiled from the repository's root, so that the descriptor's name cannot collide with another project's.
+    # Compiled from the repository's root, so that the descriptor's name cannot collide with another's.
     root = here.parent.parent
     outputs = [f"--{kind}_out={root}" for kind in ("python", "pyi", "grpc_python")]
     status = protoc.main(["", f"-I{root}", *outputs, str(here / "simulator.proto")])

@@ -1,7 +1,7 @@
 """Record types, payloads and tails as they travel between a rank and the engine.
 
-A record is a msgpack array whose first element is its type. Times are integer picoseconds, sizes bytes. The full
-field lists are in README.md of this package.
+A record is a msgpack array whose first element is its type. Times are integer picoseconds, sizes bytes.
+The full field lists are in README.md of this package.
 """
 
 from __future__ import annotations
@@ -91,14 +91,8 @@ def pack(*records: list[Any]) -> bytes:
 
 
 def unpack(data: bytes) -> Iterator[list[Any]]:
-    """Yields the records of a batch. Raises ValueError (or a msgpack subclass) if the bytes are no such records."""
-    unpacker = msgpack.Unpacker(
-        raw=False,
-        use_list=True,
-        strict_map_key=False,
-        max_buffer_size=max(len(data), 1),
-        max_bin_len=len(data),
-    )
+    """Yields the records of a batch. Raises ValueError (or a msgpack subclass) if the bytes are none."""
+    unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=max(len(data), 1))
     unpacker.feed(data)
     yield from unpacker
     if unpacker.tell() != len(data):
