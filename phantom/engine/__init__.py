@@ -2,7 +2,6 @@
 
 from phantom.engine.engine import Engine
 from phantom.engine.errors import JobError
-from phantom.engine.host import HostNetwork
 from phantom.engine.options import EngineOptions
 
-__all__ = ["Engine", "EngineOptions", "HostNetwork", "JobError"]
+__all__ = ["Engine", "EngineOptions", "JobError"]

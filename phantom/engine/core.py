@@ -9,8 +9,7 @@ from typing import Any
 from phantom.engine.clocks import INFINITY_PS, Clock, ClockState, Horizon
 from phantom.engine.errors import protocol_error
 from phantom.engine.graph import Node
-from phantom.engine.host import HostNetwork
-from phantom.engine.matching import Communicator, LookedUpTail, Matcher
+from phantom.engine.matching import LookedUpTail, Matcher
 from phantom.engine.operations import Post
 from phantom.engine.options import EngineOptions
 from phantom.engine.scheduler import Network, Scheduler
@@ -52,8 +51,6 @@ class Core:
         *,
         world_size: int,
         options: EngineOptions,
-        host: HostNetwork,
-        node_of: Callable[[int], int],
     ) -> None:
         self.options = options
         self.horizon = Horizon()
@@ -64,11 +61,9 @@ class Core:
         self.scheduler = Scheduler(
             network, on_final=self._on_final, speculation_events=options.speculation_events
         )
-        self.matcher = Matcher(self.sessions, self._local_cost)
+        self.matcher = Matcher(self.sessions)
         self.real_s = 0.0
         self._graph = self.scheduler.graph
-        self._host = host
-        self._node_of = node_of
         self._world_size: int | None = None
         self._queries: list[tuple[int, int, int, Clock, Node, int]] = []
         self._handlers: dict[int, Callable[[RankSession, Record], None]] = {
@@ -269,14 +264,6 @@ class Core:
         operation = self.matcher.transfer(session, direction, size, bool(pinned), post, looked_up)
         session.add(node_id, operation.done)
         self._graph.try_resolve(operation.ready)
-
-    def _local_cost(self, comm: Communicator, kind: str, size_bytes: int) -> int | None:
-        if comm.backend == "gloo":
-            one_node = len({self._node_of(rank) for rank in comm.ranks}) == 1
-            return self._host.cost_ps(kind, len(comm.ranks), size_bytes, one_node=one_node)
-        if len(comm.ranks) == 1 or kind == "self":
-            return self.options.local_collective_ps
-        return None
 
     # Waiting for device work
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import msgpack
 
+from netsim.errors import OperationError
 from phantom.engine import deadlock
 from phantom.engine.clocks import INFINITY_PS, Clock, ClockState
 from phantom.engine.core import Core
 from phantom.engine.errors import JobError
-from phantom.engine.host import HostNetwork
 from phantom.engine.options import EngineOptions
 from phantom.engine.scheduler import Network
 from phantom.engine.session import SessionState
@@ -32,8 +32,7 @@ class Engine:
     Feed batches of records with `feed`, then call `run` and send what `poll` returns. Results are a function
     of the records alone, whatever the order in which those of different ranks arrive.
 
-    `network` is a netsim.Network; `node_of` maps a global rank to its server; `now` is the host's clock in
-    seconds, used for the silence rules only.
+    `network` is a netsim.Network. `now` is the host's clock in seconds, used for the silence rules only.
     """
 
     def __init__(
@@ -42,17 +41,9 @@ class Engine:
         *,
         world_size: int,
         options: EngineOptions | None = None,
-        host: HostNetwork | None = None,
-        node_of: Callable[[int], int] = lambda rank: 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core = Core(
-            network,
-            world_size=world_size,
-            options=options or EngineOptions(),
-            host=host or HostNetwork(),
-            node_of=node_of,
-        )
+        self._core = Core(network, world_size=world_size, options=options or EngineOptions())
         self._now = now
         self._idle_since_s: float | None = None
         self.failure: JobError | None = None
@@ -149,6 +140,8 @@ class Engine:
             self._run()
         except JobError as error:
             self.abort(error)
+        except OperationError as error:
+            self.abort(JobError("protocol", f"the network cannot carry an operation: {error}"))
 
     def _run(self) -> None:
         core = self._core
@@ -175,7 +168,11 @@ class Engine:
         """Advances the network beyond the horizon on what is known. True if there may be more to do."""
         if self.failure is not None or not self._core.options.lookahead:
             return False
-        return self._core.scheduler.run_ahead(max_events) == max_events
+        try:
+            return self._core.scheduler.run_ahead(max_events) == max_events
+        except OperationError as error:
+            self.abort(JobError("protocol", f"the network cannot carry an operation: {error}"))
+            return False
 
     def _stuck(self) -> bool:
         """No clock runs and nothing is pending. Returns True if something could be set going again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from netsim.operation import Operation
@@ -15,7 +14,6 @@ from phantom.wire.records import COLLECTIVE_KINDS, EngineRecord, Payload
 
 # A tail that has been looked up: node or None, offset, bound.
 LookedUpTail = tuple["Node | None", int, int]
-LocalCost = Callable[["Communicator", str, int], "int | None"]
 
 
 class Communicator:
@@ -46,14 +44,10 @@ class Communicator:
 
 
 class Matcher:
-    """Communicators and the operations in them that some member has not posted yet.
+    """Communicators and the operations in them that some member has not posted yet."""
 
-    `local_cost(communicator, kind, size_bytes)` prices what does not go through the network (None: it does).
-    """
-
-    def __init__(self, sessions: list[RankSession], local_cost: LocalCost) -> None:
+    def __init__(self, sessions: list[RankSession]) -> None:
         self._sessions = sessions
-        self._local_cost = local_cost
         self._ids = OperationIds()
         self.communicators: dict[str, Communicator] = {}
 
@@ -137,9 +131,6 @@ class Matcher:
             send_counts=counts,
             backend=comm.backend,
         )
-        cost_ps = self._local_cost(comm, first.kind, first.size_bytes)
-        if cost_ps is not None:
-            operation.end_locally(cost_ps)
         if any(post.want for post in posts):
             self._push_values(operation, posts)
         operation.values.clear()
@@ -237,9 +228,6 @@ class Matcher:
             destination=comm.ranks[destination],
             backend=comm.backend,
         )
-        cost_ps = self._local_cost(comm, "self" if source == destination else "p2p", sent.size_bytes)
-        if cost_ps is not None:
-            operation.end_locally(cost_ps)
         if received.want:
             value = operation.values.get(source)
             payload = None if value is None else list(value)

@@ -42,7 +42,6 @@ class PendingOperation:
         "done",
         "group_ranks",
         "kind",
-        "local_ps",
         "members",
         "op_id",
         "operation",
@@ -71,20 +70,10 @@ class PendingOperation:
         self.posts: dict[int, Post] = {}
         self.values: dict[int, tuple[str, int, bool, bytes] | None] = {}
         self.operation: Operation | None = None
-        # Set when the end follows from the start by a fixed cost, without the network.
-        self.local_ps: int | None = None
         self.start_ps = 0
         self.receive_index = 0
         # Heap entries carry the version they were made with; another one means they are stale.
         self.version = 0
-
-    def end_locally(self, cost_ps: int) -> None:
-        """Makes the end follow the start by `cost_ps` (at least 1 ps) instead of asking the network."""
-        self.local_ps = max(cost_ps, 1)
-        self.ready.operation = None
-        self.done.external = False
-        self.done.pending = 0
-        self.done.require(self.ready, self.local_ps)
 
     def missing(self) -> list[int]:
         """Group ranks that have not posted."""

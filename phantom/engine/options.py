@@ -20,8 +20,6 @@ class EngineOptions:
     that a deadlock is reported although a worker thread's clock was never ended.
     `outside_grace_s`: how long ranks may wait for store keys that no rank has posted before that counts as a
     deadlock (a process outside the job may be about to post them).
-    `local_collective_ps`: cost of a collective in a group of one: one device-to-device copy kernel, about 2
-    us (launch and drain of an empty kernel on current GPUs).
     `speculation_events`: bound of the number of events kept beyond the horizon.
     """
 
@@ -30,5 +28,4 @@ class EngineOptions:
     main_silence_s: float = 30.0
     stall_silence_s: float = 30.0
     outside_grace_s: float = 5.0
-    local_collective_ps: int = 2_000_000
     speculation_events: int = 4096

@@ -71,7 +71,7 @@ class Scheduler:
         Rolls the network back first if an operation has turned out to start in its past.
         """
         start_ps = self._next_start_ps()
-        if start_ps < self._frontier_ps and self._log:
+        if start_ps < self._frontier_ps:
             self._rollback(start_ps)
             start_ps = self._next_start_ps()
         if self._log:
@@ -150,5 +150,6 @@ class Scheduler:
                 heapq.heappush(
                     self._starts, (operation.start_ps, operation.op_id, operation.version, operation)
                 )
-        self._network.rollback(to_ps)
-        self._frontier_ps = to_ps
+        # Back to the last event that stands, not to `to_ps`: the next record may bring an even earlier start.
+        self._frontier_ps = self._log[-1].time_ps if self._log else self.committed_ps
+        self._network.rollback(self._frontier_ps)

@@ -56,9 +56,6 @@ class Statistics:
         assert carried is not None
         if end_ps > self.last_ps:
             self.last_ps = end_ps
-        start_ps = operation.start_ps
-        if operation.local_ps is not None:
-            start_ps = end_ps - operation.local_ps
         key = (operation.kind, len(carried.ranks), carried.size_bytes, carried.backend, carried.direction)
         total = self.collectives.get(key)
         if total is None:
@@ -69,7 +66,7 @@ class Statistics:
         elif carried.ranks < total.example.ranks:
             total.example = carried  # the same example whatever came first
         total.count += 1
-        total.total_ps += end_ps - start_ps
+        total.total_ps += end_ps - operation.start_ps
 
     def step(self, rank: int, index: int, end_ps: int) -> None:
         """A rank's device tail at the end of step `index`; the step ends with the last rank."""

@@ -15,7 +15,8 @@ HOST_PS = 1_000
 class Client:
     """Executes `program`; everything it emits depends only on the program and on the answers it gets.
 
-    `simplify`: use known ends of nodes in later tails (as a real rank does when RESOLVED happens to be there in time).
+    `simplify`: use known ends of nodes in later tails (as a real rank does when RESOLVED happens to be
+    there in time).
     """
 
     def __init__(self, rank: int, world: int, program: list[Action], *, simplify: bool = True) -> None:

@@ -13,7 +13,7 @@ STREAMS = ("compute", "side")
 
 
 def make_programs(seed: int, world: int, length: int) -> list[list[Action]]:
-    """One program per rank. Shared actions are laid out in one global order, so that none waits in a cycle."""
+    """One program per rank. Shared actions have one global order, so that none waits in a cycle."""
     rng = random.Random(seed)
     groups: list[tuple[str, list[int], str]] = [("world", list(range(world)), "nccl")]
     for index in range(rng.randint(0, 3)):

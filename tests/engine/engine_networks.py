@@ -8,7 +8,7 @@ from netsim.operation import Operation
 
 
 class ReplayNetwork:
-    """Keeps every start and recomputes everything from time 0 with exact arithmetic. Slow and obviously right."""
+    """Keeps every start and recomputes all from time 0, exactly. Slow and obviously right."""
 
     def __init__(self) -> None:
         self._starts: dict[int, tuple[int, Operation]] = {}

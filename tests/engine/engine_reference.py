@@ -1,7 +1,8 @@
-"""A second, naive simulator: strictly in virtual-time order, nothing incremental, no horizon, no look-ahead.
+"""A second, naive simulator: strictly in virtual-time order, nothing incremental, no horizon, no
+look-ahead.
 
-The rank that is furthest behind acts; network events below its clock happen first. Everything else is recomputed by
-scanning and recursion. It shares only the records with the engine.
+The rank that is furthest behind acts; network events below its clock happen first. Everything else is
+recomputed by scanning and recursion. It shares only the records with the engine.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from typing import Any
 
 from engine_client import Client
 from engine_networks import ReplayNetwork
-from netsim.operation import Operation
 
-from phantom.engine.host import HostNetwork
+from netsim.operation import Operation
 from phantom.wire.records import pack, unpack
 
 
@@ -63,12 +63,8 @@ class Reference:
         return max([*(time for time in times if time is not None), *(now for _, _, now in op["posts"])])
 
     def op_end(self, key: Any) -> int | None:
-        op = self.ops[key]
-        if op["end"] is None and op["local"] is not None:
-            ready = self.ready(op)
-            if ready is not None:
-                op["end"] = ready + op["local"]
-        return op["end"]
+        end: int | None = self.ops[key]["end"]
+        return end
 
     def take(self, rank: int, record: list[Any]) -> None:
         kind = record[0]
@@ -78,13 +74,10 @@ class Reference:
             self.comms[record[1]] = (record[2], record[3])
         elif kind == 5:
             _, node, comm, seq, what, dtype, size, root, tail, _, now, _, _ = record
-            ranks, backend = self.comms[comm]
-            local = 2_000_000 if len(ranks) == 1 else None
-            if backend == "gloo":
-                local = HostNetwork().cost_ps(what, len(ranks), size, one_node=True)
+            ranks, _ = self.comms[comm]
             operation = Operation(kind=what, ranks=tuple(ranks), size_bytes=size, dtype=dtype, root=root)
             key = ("c", comm, seq)
-            self._post(key, len(ranks), local, operation, (rank, tail, now))
+            self._post(key, len(ranks), operation, (rank, tail, now))
             self.nodes[rank, node] = ("op", key)
         elif kind == 7:
             _, node, comm, tail, _, now, sides, _ = record
@@ -95,12 +88,12 @@ class Reference:
                 pair = (me, peer) if is_send else (peer, me)
                 keys.append(("p", comm, *pair, seq))
                 operation = Operation(kind="p2p", size_bytes=size, source=pair[0], destination=pair[1])
-                self._post(keys[-1], 2, None, operation, (rank, tail, now))
+                self._post(keys[-1], 2, operation, (rank, tail, now))
             self.nodes[rank, node] = ("ops", keys)
         elif kind == 18:
             _, node, direction, size, _, tail, _, now = record
             operation = Operation(kind="transfer", ranks=(rank,), size_bytes=size, direction=direction)
-            self._post(("t", rank, node), 1, None, operation, (rank, tail, now))
+            self._post(("t", rank, node), 1, operation, (rank, tail, now))
             self.nodes[rank, node] = ("op", ("t", rank, node))
         elif kind == 10:
             self.posts[record[1]] = min(record[3], self.posts.get(record[1], record[3]))
@@ -113,8 +106,8 @@ class Reference:
                 self.adds.setdefault(key, []).append((result, amount, now))
                 self.posts[key] = min(now, self.posts.get(key, now))
 
-    def _post(self, key: Any, need: int, local: int | None, operation: Operation, post: Any) -> None:
-        empty = {"need": need, "local": local, "operation": operation, "posts": [], "start": None, "end": None}
+    def _post(self, key: Any, need: int, operation: Operation, post: Any) -> None:
+        empty = {"need": need, "operation": operation, "posts": [], "start": None, "end": None}
         self.ops.setdefault(key, empty)["posts"].append(post)
 
     def answer(self, rank: int, record: list[Any], horizon: int) -> int | None:
@@ -144,7 +137,7 @@ class Reference:
     def next_start(self) -> tuple[int, list[Any]] | None:
         ready: dict[int, list[Any]] = {}
         for key, op in self.ops.items():
-            if op["start"] is None and op["local"] is None:
+            if op["start"] is None:
                 time = self.ready(op)
                 if time is not None:
                     ready.setdefault(time, []).append(key)

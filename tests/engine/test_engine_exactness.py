@@ -1,5 +1,6 @@
-"""Virtual times are the same whatever the order of messages, with and without look-ahead, and those of a naive
-simulator that works strictly in order."""
+"""Virtual times are the same whatever the order of messages, with and without look-ahead, and those of a
+naive simulator that works strictly in order.
+"""
 
 from engine_client import Client
 from engine_jobs import drive, make_programs
@@ -15,7 +16,7 @@ NETWORKS: list[type[ReplayNetwork]] = [FixedNetwork, SharedNetwork]
 @given(
     job=st.integers(0, 10**6),
     world=st.integers(1, 4),
-    length=st.integers(1, 14),
+    length=st.integers(1, 24),
     order=st.integers(0, 10**6),
     network=st.sampled_from(NETWORKS),
 )
