@@ -70,7 +70,11 @@ def is_current() -> bool:
 
 def _write_ninja_file(out: Path) -> None:
     root = torch_root()
-    includes = [root / "include", root / "include/torch/csrc/api/include", Path(sysconfig.get_paths()["include"])]
+    includes = [
+        root / "include",
+        root / "include/torch/csrc/api/include",
+        Path(sysconfig.get_paths()["include"]),
+    ]
     flags = [
         "-O2",
         "-g1",
@@ -122,7 +126,9 @@ def build(*, verbose: bool = False) -> Path:
             return library()
         mark = stamp()
         _write_ninja_file(out)
-        ninja = shutil.which("ninja", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+        ninja = shutil.which(
+            "ninja", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        )
         if not ninja:
             raise RuntimeError(f"ninja not found: {sys.executable} -m pip install ninja")
         jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 2))

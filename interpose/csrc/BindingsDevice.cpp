@@ -2,6 +2,7 @@
 #include "Bindings.h"
 #include "AddressSpace.h"
 #include "Allocator.h"
+#include "Clock.h"
 #include "Config.h"
 #include "Device.h"
 #include "Generator.h"
@@ -25,22 +26,18 @@ namespace {
 
 c10::DeviceIndex device(int64_t index) { return c10::DeviceIndex(index); }
 
-void checkStream(const py::handle& stream) {
-  TORCH_CHECK_TYPE(THPStream_Check(stream.ptr()), "expected a torch.Stream");
-}
-
-struct DeviceProps {};   // all devices of a node are alike: the values come from config()
-
 void bindProperties(py::module_& m) {
-  auto get = [](auto member) { return [member](const DeviceProps&) { return config().device.*member; }; };
-  py::class_<DeviceProps> props(m, "_CudaDeviceProperties");
-  props.def_property_readonly("name", get(&DeviceProperties::name))
-      .def_property_readonly("major", get(&DeviceProperties::major))
-      .def_property_readonly("minor", get(&DeviceProperties::minor))
-      .def_property_readonly("total_memory", get(&DeviceProperties::total_memory_bytes))
-      .def_property_readonly("multi_processor_count", get(&DeviceProperties::multi_processor_count))
-      .def_property_readonly("L2_cache_size", get(&DeviceProperties::l2_cache_bytes));
-  m.def("device_properties", [] { return DeviceProps(); });
+  m.def("device_properties", [] {
+    const DeviceProperties& d = config().device;
+    py::dict out;
+    out["name"] = d.name;
+    out["major"] = d.major;
+    out["minor"] = d.minor;
+    out["total_memory"] = d.total_memory_bytes;
+    out["multi_processor_count"] = d.multi_processor_count;
+    out["L2_cache_size"] = d.l2_cache_bytes;
+    return out;
+  });
 }
 
 void bindDevices(py::module_& m) {
@@ -59,6 +56,12 @@ void bindDevices(py::module_& m) {
   m.def("device_synchronize", [] {
     ensureSession();
     synchronize(deviceTail(currentDevice()), "torch.cuda.synchronize");
+  });
+  m.def("device_sleep", [](int64_t duration_ps) {
+    static const uint32_t kernel = internKernel("torch.cuda._sleep", "other", "none");
+    const c10::DeviceIndex d = currentDevice();
+    chargeHost(HostWork::kOperator);
+    launchKernel(d, currentStream(d), duration_ps, kernel);
   });
   m.def("device_of_address", [](uint64_t address) { return int(deviceOfAddress(reinterpret_cast<void*>(address))); });
 }
@@ -107,11 +110,21 @@ void resizeStorage(const py::handle& object, int64_t bytes) {
   storage->set_nbytes(size_t(bytes));
 }
 
+// torch.UntypedStorage(bytes, device="cuda"), which the CPU wheel leaves out as well.
+py::object newStorage(int64_t bytes, int64_t index) {
+  TORCH_CHECK(bytes >= 0, "Storage size must not be negative");
+  const c10::DeviceIndex d = index < 0 ? currentDevice() : device(index);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size_t(bytes),
+                                                       allocateOn(d, size_t(bytes)), deviceAllocator(), /*resizable=*/true);
+  return py::reinterpret_steal<py::object>(THPStorage_Wrap(c10::Storage(std::move(storage))));
+}
+
 const Binding binding([](py::module_& m) {
   bindProperties(m);
   bindDevices(m);
   bindStreams(m);
   m.def("resize_storage", &resizeStorage);
+  m.def("new_storage", &newStorage);
 });
 
 }  // namespace

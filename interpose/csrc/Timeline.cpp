@@ -3,6 +3,7 @@
 #include "Accounting.h"
 #include "Clock.h"
 #include "Config.h"
+#include "GraphCapture.h"
 #include "Session.h"
 #include "Spool.h"
 
@@ -38,6 +39,7 @@ uint32_t streamKey(DeviceIndex device, StreamId stream) { return uint32_t(device
 }  // namespace
 
 void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel) {
+  if (captureKernel(device, duration_ps, kernel)) return;
   Clock& clock = thisThreadClock();
   State& state = *g_state;
   std::unique_lock<std::mutex> hold(state.mutex);

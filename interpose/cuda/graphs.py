@@ -1,0 +1,89 @@
+"""CUDA graphs: kernels of a captured region are kept and replayed at the cost of one launch."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+
+def _graph_class(extension: ModuleType) -> type:
+    class _CUDAGraph:
+        """Counterpart of the C class of the same name in CUDA builds."""
+
+        _graph = 0
+        _device = 0
+        _pool: tuple[int, int] | None = None
+
+        def __new__(cls, keep_graph: bool = False) -> Any:
+            return super().__new__(cls)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def capture_begin(
+            self, pool: tuple[int, int] | None = None, capture_error_mode: str = "global"
+        ) -> None:
+            if capture_error_mode not in ("global", "thread_local", "relaxed"):
+                raise RuntimeError(
+                    f"Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got {capture_error_mode}"
+                )
+            if self._graph:
+                raise RuntimeError(
+                    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+                )
+            self._device = extension.current_device()
+            self._pool = pool if pool is not None else extension.new_pool_id(False)
+            extension.begin_allocate_thread_to_pool(self._device, self._pool)
+            extension.capture_begin()
+
+        def capture_end(self) -> None:
+            self._graph = extension.capture_end()
+            extension.end_allocate_to_pool(self._device, self._pool)
+
+        def instantiate(self) -> None:
+            return None
+
+        def register_generator_state(self, generator: Any) -> None:
+            return None
+
+        def replay(self) -> None:
+            if not self._graph:
+                raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+            extension.capture_replay(self._graph)
+
+        def reset(self) -> None:
+            if not self._graph:
+                return
+            extension.capture_drop(self._graph)
+            extension.release_pool(self._device, self._pool)
+            self._graph = 0
+
+        def pool(self) -> tuple[int, int]:
+            if self._pool is None:
+                raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+            return self._pool
+
+        def enable_debug_mode(self) -> None:
+            return None
+
+        def debug_dump(self, debug_path: str) -> None:
+            raise RuntimeError("phantom does not write dumps of CUDA graphs")
+
+        def raw_cuda_graph(self) -> int:
+            raise RuntimeError("phantom has no cudaGraph_t behind a CUDAGraph")
+
+        def raw_cuda_graph_exec(self) -> int:
+            raise RuntimeError("phantom has no cudaGraphExec_t behind a CUDAGraph")
+
+    _CUDAGraph.__module__ = "torch._C"
+    _CUDAGraph.__qualname__ = "_CUDAGraph"
+    return _CUDAGraph
+
+
+def names(extension: ModuleType) -> dict[str, Any]:
+    """Graph functions and classes of `torch._C`."""
+
+    def _graph_pool_handle() -> tuple[int, int]:
+        return extension.new_pool_id(True)
+
+    return {"_graph_pool_handle": _graph_pool_handle, "_CUDAGraph": _graph_class(extension)}
