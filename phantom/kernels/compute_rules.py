@@ -61,7 +61,7 @@ def attention(kernel: KernelDescription, context: Context) -> Estimate:
     implementation, shape = found
     kind = math_class(shape.dtype)
     if implementation == "math" or kind == "fp64" or (kind == "fp32" and implementation == "flash"):
-        return _math_attention(shape, context)
+        return math_attention(shape, context)
     peak = context.gpu.fp16_flops_per_s if kind in ("fp16", "bf16") else context.gpu.peak_flops_per_s(kind)
     if kind == "fp32":
         # The memory-efficient kernels use TF32 units three times over to keep fp32 accuracy, or the CUDA
@@ -81,7 +81,7 @@ def attention(kernel: KernelDescription, context: Context) -> Estimate:
     return estimate
 
 
-def _math_attention(shape: attention_module.AttentionShape, context: Context) -> Estimate:
+def math_attention(shape: attention_module.AttentionShape, context: Context) -> Estimate:
     """Unfused: two products, scale, mask and softmax over the whole score matrix (backward.
 
     Five products).
@@ -92,11 +92,16 @@ def _math_attention(shape: attention_module.AttentionShape, context: Context) ->
     qk = GemmShape(shape.q_len, shape.kv_len, shape.head_dim, batch=batch, in_bytes=item, out_bytes=item)
     pv = GemmShape(shape.q_len, shape.v_head_dim, shape.kv_len, batch=batch, in_bytes=item, out_bytes=item)
     products = context.product(qk, shape.dtype) + context.product(pv, shape.dtype)
-    passes = 2.0 + (2.0 if shape.causal else 0.0) + 2.0 + (2.5 if shape.dropout else 0.0)
+    # Softmax reads and writes the scores; masking is a comparison, a fill and a copy; dropout reads, writes
+    # and keeps a mask.
+    forward_passes = 2.0 + (4.0 if shape.causal else 0.0) + (2.5 if shape.dropout else 0.0)
+    backward_passes = 4.0 + (1.0 if shape.causal else 0.0) + (2.5 if shape.dropout else 0.0)
+    passes = backward_passes if shape.backward else forward_passes
     pointwise = context.moved(passes * scores, "softmax", launches=int(passes // 2) + 1)
-    total = products + pointwise
-    if shape.backward:
-        total = Estimate(2.5 * products.seconds + 1.5 * pointwise.seconds, 2 * total.launches)
+    scale = 2.0 if shape.backward else 1.0
+    total = Estimate(
+        scale * products.seconds + pointwise.seconds, int(scale * products.launches) + pointwise.launches
+    )
     return Estimate(total.seconds, total.launches, int(2 * scores))
 
 

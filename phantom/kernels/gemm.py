@@ -38,6 +38,7 @@ class GemmShape:
     layout: str = "TN"
     reads_c: bool = False
     aligned: bool = True
+    grouped: bool = False
 
     @property
     def flops(self) -> float:
@@ -62,11 +63,16 @@ def gemm_s(
     are joined by a p-norm, and so is the whole with the DRAM time.  Constants:
 
     ``efficiency`` of the largest tile in the limit of large k; ``small_tile`` the area in elements at which
-    a tile
-    has half of it; ``load_gb_per_s`` of one SM; ``tile_us`` prologue and epilogue of a tile; ``dram`` the
-    share of peak
-    bandwidth; ``floor_us``; ``split_us`` of a split's reduction; ``norm`` the p; ``unaligned`` the rate where
-    a leading dimension is no multiple of 16 bytes.  NN, NT penalties: ``rate_nn``, ``rate_nt``.
+    a tile has
+    half of it; ``balance_flops_per_byte`` the peak arithmetic of one SM over the bytes it can load;
+    ``block_gb_per_s``
+    what one thread block can load with its few requests in flight (1 to 8 blocks share an SM); ``tile_us``
+    prologue
+    and epilogue of a tile; ``dram`` the share of peak bandwidth; ``floor_us``; ``split_us`` of a split's
+    reduction;
+    ``norm`` the p; ``unaligned`` the rate where a leading dimension is no multiple of 16 bytes; ``grouped``
+    of grouped products; ``rate_nn``,
+    ``rate_nt``, ``rate_tt`` the rates of those layouts against TN.
     """
     if min(shape.m, shape.n, shape.k, shape.batch) <= 0:
         return constants["floor_us"] * 1e-6
@@ -74,15 +80,15 @@ def gemm_s(
     k_padded = math.ceil(shape.k / k_step) * k_step
     norm = constants["norm"]
     layout_rate = constants.get(f"rate_{shape.layout.lower()}", 1.0)
-    rate = (
-        peak_flops_per_s
-        * constants["efficiency"]
-        * layout_rate
-        * (1.0 if shape.aligned else constants["unaligned"])
-    )
+    rate = peak_flops_per_s * constants["efficiency"] * layout_rate
+    if not shape.aligned:
+        rate *= constants["unaligned"]
+    if shape.grouped:
+        rate *= constants["grouped"]
     sm_flops_per_s = rate / gpu.sm_count
-    sm_load_bytes_per_s = constants["load_gb_per_s"] * 1e9
+    sm_load_bytes_per_s = peak_flops_per_s / gpu.sm_count / constants["balance_flops_per_byte"]
     dram_bytes_per_s = gpu.memory_bytes_per_s * constants["dram"]
+    block_load_bytes_per_s = constants["block_gb_per_s"] * 1e9
     tile_s = constants["tile_us"] * 1e-6
     half_area = constants["small_tile"]
     dram_s = shape.traffic_bytes / dram_bytes_per_s
@@ -91,14 +97,18 @@ def gemm_s(
         grid = math.ceil(shape.m / tm) * math.ceil(shape.n / tn) * shape.batch
         area = tm * tn
         tile_efficiency = area / (area + half_area)
+        residents = max(1, min(8, 256 * 128 // area))
         for splits in SPLITS:
             if splits > 1 and (k_padded // splits < 4 * k_step or grid >= 2 * gpu.sm_count):
                 break
             k = math.ceil(k_padded / splits / k_step) * k_step
             waves = math.ceil(grid * splits / gpu.sm_count)
             math_s = waves * 2.0 * area * k / (sm_flops_per_s * tile_efficiency)
-            load_s = waves * (tm + tn) * k * shape.in_bytes / sm_load_bytes_per_s
-            inner_s = (math_s**norm + load_s**norm + dram_s**norm) ** (1.0 / norm)
+            block_bytes = (tm + tn) * k * shape.in_bytes
+            load_s = waves * block_bytes / sm_load_bytes_per_s
+            resident_waves = math.ceil(grid * splits / (gpu.sm_count * residents))
+            stream_s = resident_waves * block_bytes / block_load_bytes_per_s
+            inner_s = (math_s**norm + load_s**norm + stream_s**norm + dram_s**norm) ** (1.0 / norm)
             total_s = inner_s + waves * tile_s
             if splits > 1:
                 reduction_bytes = 4.0 * shape.m * shape.n * shape.batch * (splits + 1)
