@@ -1,0 +1,91 @@
+"""A finished run as the reports see it: summary.json and, where it was recorded, the detail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from phantom.timeline.collectives import Collective, Group, by_member, read_collectives
+from phantom.timeline.spool import RankSpool, read_rank
+
+SPOOL = "spool"
+
+
+class NoRun(ValueError):
+    """The folder holds no finished run; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`summary` is summary.json as parsed (contract.md); `ranks` holds the recorded ranks only."""
+
+    folder: Path
+    summary: dict[str, Any]
+    ranks: dict[int, RankSpool] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    collectives: list[Collective] = field(default_factory=list)
+
+    @cached_property
+    def collectives_of(self) -> dict[tuple[int, int], list[Collective]]:
+        """Collectives by (rank, node id)."""
+        return by_member(self.collectives)
+
+    @cached_property
+    def collectives_by_rank(self) -> dict[int, list[Collective]]:
+        """Collectives that a rank takes part in, by start time."""
+        index: dict[int, list[Collective]] = {}
+        for collective in self.collectives:
+            for rank in dict.fromkeys(collective.ranks):
+                index.setdefault(rank, []).append(collective)
+        return index
+
+    @cached_property
+    def number_of(self) -> dict[int, int]:
+        """A number from 1 for each collective object (by its id()), the same for all its members."""
+        return {id(collective): number for number, collective in enumerate(self.collectives, start=1)}
+
+    @property
+    def step_indices(self) -> list[int]:
+        """Steps that were recorded on every recorded rank, ascending."""
+        if not self.ranks:
+            return []
+        common = set.intersection(*({step.index for step in spool.steps} for spool in self.ranks.values()))
+        return sorted(common)
+
+    def step_bounds_ps(self, index: int) -> tuple[int, int]:
+        """Begin and end of a recorded step over all recorded ranks.
+
+        It ends with its last rank and begins where the one before ended (step 0: with the first kernel).
+        """
+        ends = [step.end_ps for spool in self.ranks.values() if (step := spool.step(index)) is not None]
+        before = [step.end_ps for spool in self.ranks.values() if (step := spool.step(index - 1)) is not None]
+        begins = [step.begin_ps for spool in self.ranks.values() if (step := spool.step(index)) is not None]
+        if not ends:
+            raise KeyError(f"step {index} was not recorded")
+        if before:
+            return max(before), max(ends)
+        return (max(begins) if index > 0 else min(begins)), max(ends)
+
+
+def load(folder: Path, *, detail: bool = True) -> Recording:
+    """Reads a run's folder; without `detail` only the summary.
+
+    Raises NoRun where there is no summary.json, SpoolError for damaged detail.
+    """
+    path = folder / "summary.json"
+    if not path.exists():
+        reason = "no summary.json in it" if folder.is_dir() else "no such folder"
+        raise NoRun(f"{folder} is not a finished run: {reason}")
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    spool = folder / SPOOL
+    if not detail or not spool.is_dir():
+        return Recording(folder, summary)
+    ranks = {}
+    for file in sorted(spool.glob("rank-*.msgpack")):
+        read = read_rank(file)
+        ranks[read.rank] = read
+    groups, collectives = read_collectives(spool / "collectives.msgpack")
+    return Recording(folder, summary, dict(sorted(ranks.items())), groups, collectives)
