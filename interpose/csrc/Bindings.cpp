@@ -5,6 +5,7 @@
 #include "Clock.h"
 #include "Config.h"
 #include "Device.h"
+#include "MemoryLog.h"
 #include "Session.h"
 #include "SessionPython.h"
 #include "Spool.h"
@@ -93,6 +94,7 @@ void afterForkInChild() {
   resetTimelineAfterFork();
   resetAccountingAfterFork();
   resetSpoolAfterFork();
+  resetMemoryLogAfterFork();
 }
 
 void install(const py::dict& given) {

@@ -4,6 +4,7 @@
 #include "AddressSpace.h"
 #include "Clock.h"
 #include "Config.h"
+#include "MemoryLog.h"
 #include "Session.h"
 #include "Timeline.h"
 
@@ -21,6 +22,12 @@ using c10::CachingAllocator::kMinLargeAlloc;
 using c10::CachingAllocator::kRoundLarge;
 using c10::CachingAllocator::kSmallBuffer;
 using c10::CachingAllocator::kSmallSize;
+
+namespace {
+int64_t allocatedBytes(const DeviceStats& stats) {
+  return stats.allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+}  // namespace
 
 size_t roundedSize(size_t bytes) {
   if (bytes < kMinBlockSize) return kMinBlockSize;
@@ -202,6 +209,7 @@ Block* DeviceMemory::hand(Request& request, size_t bytes) {
     stats_.active_bytes[type].increase(block->size);
     stats_.requested_bytes[type].increase(bytes);
   });
+  memoryAllocated(device_, block->address, block->size, allocatedBytes(stats_), int64_t(reserved_));
   if (block->size >= AcceleratorAllocatorConfig::max_split_size()) stats_.oversize_allocations.increase(1);
   return block;
 }
@@ -213,6 +221,7 @@ void DeviceMemory::free(Block* block) {
     stats_.allocation[type].decrease(1);
     stats_.allocated_bytes[type].decrease(block->size);
   });
+  memoryFreed(device_, block->address, block->size, allocatedBytes(stats_), int64_t(reserved_));
   trace("free_requested", block->address, block->requested, block->stream);
   if (block->size >= AcceleratorAllocatorConfig::max_split_size()) stats_.oversize_allocations.decrease(1);
   if (block->used_on.empty()) {

@@ -51,7 +51,7 @@ def spool_config(
     steps: tuple[int, int] | None = None,
     ranks: list[int] | None = None,
 ) -> dict[str, Any]:
-    """The value of `spool` in PHANTOM_CONFIG: {"folder", "steps": [first, end], "ranks": list or None (all)}."""
+    """The value of `spool` in PHANTOM_CONFIG: {"folder", "steps": [first, end], "ranks": None for all}."""
     if steps is None:
         steps = (0, UNLIMITED_STEPS) if timeline else DEFAULT_STEPS
     if ranks is None and not timeline and world_size > DEFAULT_RANKS:

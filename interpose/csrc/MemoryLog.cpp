@@ -1,0 +1,136 @@
+#include "MemoryLog.h"
+
+#include "Allocator.h"
+#include "Bindings.h"
+#include "Clock.h"
+#include "Spool.h"
+
+#include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace phantom {
+namespace {
+
+struct LiveBlock {
+  int64_t bytes = 0;
+  uint32_t device = 0;
+  MemoryPhase phase = MemoryPhase::kForward;
+  int64_t step = 0;
+  uint32_t category = 0;   // index into State::categories; 0: not told
+};
+
+struct State {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, LiveBlock> live;
+  std::vector<std::string> categories{""};
+  int64_t step = 0;
+};
+
+State* g_state = new State;
+
+uint32_t categoryIndex(State& state, const std::string& name) {
+  for (size_t i = 0; i < state.categories.size(); ++i) {
+    if (state.categories[i] == name) return uint32_t(i);
+  }
+  state.categories.push_back(name);
+  return uint32_t(state.categories.size() - 1);
+}
+
+// What a block that nobody named holds, as far as can be told while it lives.
+const char* guess(const State& state, const LiveBlock& block) {
+  if (block.phase == MemoryPhase::kBackward) return "gradients";
+  return block.step == state.step ? "activations" : "other";
+}
+
+Picoseconds now() { return thisThreadHasClock() ? thisThreadClock().now_ps.load(std::memory_order_relaxed) : 0; }
+
+}  // namespace
+
+void memoryAllocated(int device, uint64_t address, size_t bytes, int64_t allocated_bytes, int64_t reserved_bytes) {
+  State& state = *g_state;
+  const MemoryPhase phase = isAutogradThread() ? MemoryPhase::kBackward : MemoryPhase::kForward;
+  {
+    std::lock_guard<std::mutex> hold(state.mutex);
+    state.live[address] = {int64_t(bytes), uint32_t(device), phase, state.step, 0};
+  }
+  if (spoolKeepsMemory()) {
+    spoolMemory(now(), uint32_t(device), address, int64_t(bytes), allocated_bytes, reserved_bytes, uint32_t(phase));
+  }
+}
+
+void memoryFreed(int device, uint64_t address, size_t bytes, int64_t allocated_bytes, int64_t reserved_bytes) {
+  State& state = *g_state;
+  {
+    std::lock_guard<std::mutex> hold(state.mutex);
+    state.live.erase(address);
+  }
+  if (spoolKeepsMemory()) {
+    const auto phase = uint32_t(isAutogradThread() ? MemoryPhase::kBackward : MemoryPhase::kForward);
+    spoolMemory(now(), uint32_t(device), address, -int64_t(bytes), allocated_bytes, reserved_bytes, phase);
+  }
+}
+
+void resetMemoryLogAfterFork() {
+  State* old = g_state;
+  g_state = new State;
+  g_state->live = old->live;   // the child's copies of the parent's tensors
+  g_state->categories = old->categories;
+}
+
+namespace {
+
+// The virtual storages of `tensors` hold `category` ("parameters", "gradients", "optimizer state") from now on.
+void tagMemory(const std::string& category, const std::vector<at::Tensor>& tensors) {
+  State& state = *g_state;
+  std::vector<uint64_t> addresses;
+  {
+    std::lock_guard<std::mutex> hold(state.mutex);
+    const uint32_t index = categoryIndex(state, category);
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined()) continue;
+      const Allocation* allocation = allocationOf(tensor);
+      if (allocation == nullptr || allocation->address == nullptr) continue;
+      const auto address = reinterpret_cast<uint64_t>(allocation->address);
+      auto found = state.live.find(address);
+      if (found == state.live.end() || found->second.category == index) continue;
+      found->second.category = index;
+      addresses.push_back(address);
+    }
+  }
+  if (spoolKeepsMemory()) spoolTag(category, addresses);
+}
+
+std::map<std::string, int64_t> liveByCategory(int device) {
+  State& state = *g_state;
+  std::lock_guard<std::mutex> hold(state.mutex);
+  std::map<std::string, int64_t> total;
+  for (const auto& [address, block] : state.live) {
+    if (int(block.device) != device) continue;
+    total[block.category != 0 ? state.categories[block.category] : guess(state, block)] += block.bytes;
+  }
+  return total;
+}
+
+void memoryStepEnds(int64_t index) {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  g_state->step = index + 1;
+}
+
+const Binding binding([](py::module_& m) {
+  m.def("tag_memory", &tagMemory);
+  m.def("memory_by_category", &liveByCategory);
+  m.def("memory_step_ends", &memoryStepEnds);
+});
+
+}  // namespace
+}  // namespace phantom
