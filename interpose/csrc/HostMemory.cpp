@@ -92,6 +92,5 @@ void resetPinnedStats(bool peak, bool accumulated) {
   }
 }
 
-uint64_t hostLazyBytes() { return 0; }
 
 }  // namespace phantom
