@@ -64,7 +64,7 @@ class Core:
         self.matcher = Matcher(self.sessions)
         self.real_s = 0.0
         self._graph = self.scheduler.graph
-        self._world_size: int | None = None
+        self.world_size: int | None = None
         self._queries: list[tuple[int, int, int, Clock, Node, int]] = []
         self._handlers: dict[int, Callable[[RankSession, Record], None]] = {
             RankRecord.HELLO: self._hello,
@@ -146,12 +146,12 @@ class Core:
                 session.rank,
                 f"world size {world_size} is more than the {len(self.sessions)} GPUs of this job",
             )
-        if self._world_size not in (None, world_size):
+        if self.world_size not in (None, world_size):
             raise protocol_error(
-                session.rank, f"has world size {world_size}, another rank has {self._world_size}"
+                session.rank, f"has world size {world_size}, another rank has {self.world_size}"
             )
-        if self._world_size is None:
-            self._world_size = world_size
+        if self.world_size is None:
+            self.world_size = world_size
             for other in self.sessions[world_size:]:
                 self.finish(other)
         session.state = SessionState.LIVE

@@ -66,6 +66,11 @@ class Engine:
         }
 
     @property
+    def world_size(self) -> int:
+        """Ranks that take part: what the first HELLO said, until then the size of the job."""
+        return self._core.world_size or len(self._core.sessions)
+
+    @property
     def committed_ps(self) -> int:
         """Time of the last event that is final."""
         return self._core.scheduler.committed_ps

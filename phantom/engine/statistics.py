@@ -44,7 +44,6 @@ class Statistics:
     def __init__(self, world_size: int) -> None:
         self.ranks = [RankReport() for _ in range(world_size)]
         self.step_end_ps: dict[int, int] = {}
-        self.step_reports: Counter[int] = Counter()
         self.step_count_by_rank: Counter[int] = Counter()
         self.collectives: dict[tuple[Any, ...], CollectiveTotal] = {}
         self.warnings: Counter[str] = Counter()
@@ -72,7 +71,6 @@ class Statistics:
         """A rank's device tail at the end of step `index`; the step ends with the last rank."""
         if end_ps > self.step_end_ps.get(index, -1):
             self.step_end_ps[index] = end_ps
-        self.step_reports[index] += 1
         self.step_count_by_rank[rank] = max(self.step_count_by_rank[rank], index + 1)
         if end_ps > self.last_ps:
             self.last_ps = end_ps

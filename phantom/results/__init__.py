@@ -1,0 +1,1 @@
+"""What remains of a run: summary.json and what is made from it."""

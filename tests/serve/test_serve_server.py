@@ -1,0 +1,242 @@
+"""The simulator over gRPC: jobs, sessions, errors."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import msgpack
+import pytest
+
+from phantom.engine import EngineOptions
+from phantom.serve import Server
+from phantom.wire import simulator_pb2 as messages
+from phantom.wire import simulator_pb2_grpc as service
+from phantom.wire.records import pack, unpack
+
+JOB = {"world_size": 2, "nodes": 1, "gpus_per_node": 2, "command": ["x.py"], "environment": {}}
+
+
+class Costs:
+    """Stands in for the kernel cost model: answers with the request."""
+
+    def cost_batch(self, request: bytes) -> bytes:
+        if request == b"bad":
+            raise ValueError("not msgpack")
+        return request
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server("h100-dgx", cost_model=Costs(), engine=EngineOptions(outside_grace_s=0.2)) as running:  # type: ignore[arg-type]
+        yield running
+
+
+@pytest.fixture
+def stub(server: Server) -> Iterator[Any]:
+    with grpc.insecure_channel(server.address) as channel:
+        yield service.SimulatorStub(channel)
+
+
+def call(method: Any, **content: Any) -> dict[str, Any]:
+    return json.loads(method(messages.JsonMessage(json=json.dumps(content)), timeout=20).json)
+
+
+class Rank:
+    """A session driven by the test."""
+
+    def __init__(self, stub: Any, rank: int, world: int = 2, protocol: int = 1) -> None:
+        self.rank = rank
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.replies = stub.Session(self._batches())
+        self.send([1, {"rank": rank, "world_size": world, "protocol": protocol}])
+
+    def _batches(self) -> Iterator[messages.RankBatch]:
+        while (records := self._out.get()) is not None:
+            yield messages.RankBatch(rank=self.rank, records=records)
+
+    def send(self, *records: list[Any]) -> None:
+        self._out.put(pack(*records))
+
+    def end(self) -> None:
+        self._out.put(None)
+
+    def next(self, kind: int) -> list[Any]:
+        for reply in self.replies:
+            for record in unpack(reply.records):
+                if record[0] == kind:
+                    return record
+        raise AssertionError("the stream ended")
+
+
+def collective(node: int, kind: str = "all_reduce", size: int = 1 << 20) -> list[Any]:
+    where = {"where": "train.py:7"}
+    return [5, node, "c", 1, kind, "float32", size, -1, [0, 0, 0], 0, 1000, None, where]
+
+
+def test_a_job_from_open_to_summary(stub: Any) -> None:
+    config = call(stub.OpenJob, **JOB)
+    assert config["device"]["name"].startswith("NVIDIA H100")
+    assert 0 < config["capacity_bytes"] < config["device"]["total_memory"]
+    assert config["host"]["op_ps"] > 0
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    for rank in ranks:
+        rank.send([6, "c", [0, 1], "nccl", "world"], collective(1), [14, 0, [1, 500, 0], 0, 2000])
+        rank.send([8, 1, 0, [1, 0, 0], 3000, "synchronize"])
+    ends = {rank.next(2)[2] for rank in ranks}
+    assert len(ends) == 1
+    assert ends.pop() > 1000
+    stats = {"steps": [[0, 5_000_000, 2_000_000, 2_000_000, 1_000_000]], "first_kernel_ps": 1000, "ops": 7}
+    for rank in ranks:
+        rank.send([15, {**stats, "sources": {"predicted": 10}, "unpriced": {"my::op": 1}}], [17, {}])
+        rank.end()
+        assert all(reply.records for reply in rank.replies)
+    summary = call(stub.CloseJob, statuses={"0": 0, "1": 0})
+    assert summary["status"] == "ok"
+    assert [step["index"] for step in summary["steps"]] == [0]
+    assert summary["steps"][0]["virtual_s"] > 0
+    row = summary["collectives"][0]
+    assert (row["kind"], row["ranks"], row["bytes"], row["count"]) == ("all_reduce", 2, 1 << 20, 1)
+    assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(row["bytes"] / row["virtual_s"])
+    assert summary["ranks"][1]["compute_s"] == 2e-6
+    assert summary["unpriced_ops"] == [{"op": "my::op", "count": 2}]
+    assert summary["coverage"]["predicted"] == 1.0
+
+
+def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
+    call(stub.OpenJob, **JOB)
+    told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def watch() -> None:
+        for message in stub.Watch(messages.JsonMessage(json="{}")):
+            told.put(json.loads(message.json))
+
+    threading.Thread(target=watch, daemon=True).start()
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    ranks[0].send([6, "c", [0, 1], "nccl", "world"], collective(1, size=4))
+    ranks[1].send([6, "c", [0, 1], "nccl", "world"], collective(1, size=8))
+    for rank in ranks:
+        abort = rank.next(5)
+        assert abort[1] == "mismatch"
+        assert "rank 0: all_reduce of 4 bytes of float32 at train.py:7" in abort[2]
+        assert "rank 1: all_reduce of 8 bytes" in abort[2]
+    while "abort" not in (message := told.get(timeout=5)):
+        pass
+    assert message["abort"]["kind"] == "mismatch"
+    for rank in ranks:
+        rank.end()
+    assert call(stub.CloseJob, statuses={"0": 1, "1": 1})["status"] == "failed"
+
+
+def test_a_lost_session_aborts_the_others(stub: Any) -> None:
+    call(stub.OpenJob, **JOB)
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    ranks[0].next(1)
+    ranks[1].next(1)
+    ranks[1].replies.cancel()
+    abort = ranks[0].next(5)
+    assert abort[1] == "peer-lost"
+    assert "rank 1" in abort[2]
+    ranks[0].end()
+    assert call(stub.CloseJob, statuses={"1": -9})["status"] == "failed"
+
+
+def test_a_process_that_never_attached_and_failed_is_a_lost_peer(stub: Any) -> None:
+    call(stub.OpenJob, **JOB)
+    rank = Rank(stub, 0)
+    rank.next(1)
+    call(stub.RankExited, rank=1, status=3)
+    assert "rank 1 is gone: its process ended with status 3" in rank.next(5)[2]
+    rank.end()
+
+
+def test_deadlock_is_the_job_status(stub: Any) -> None:
+    call(stub.OpenJob, **JOB)
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    ranks[0].send([6, "c", [0, 1], "nccl", "world"], collective(1))
+    ranks[0].send([8, 1, 0, [1, 0, 0], 3000, "synchronize"])
+    ranks[1].send([17, {}])
+    abort = ranks[0].next(5)
+    assert abort[1] == "deadlock"
+    assert "waits for rank 1, which have not called it" in abort[2]
+    for rank in ranks:
+        rank.end()
+    assert call(stub.CloseJob, statuses={"0": 1})["status"] == "deadlock"
+
+
+def refused(replies: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as error:
+        list(replies)
+    return error.value.code(), error.value.details()
+
+
+def test_sessions_that_cannot_be(stub: Any) -> None:
+    code, text = refused(Rank(stub, 0).replies)
+    assert (code, "no job is open" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+    call(stub.OpenJob, **JOB)
+    code, text = refused(Rank(stub, 2).replies)
+    assert (code, "rank 2 is outside this job of 2 ranks" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    first = Rank(stub, 0)
+    first.next(1)
+    code, text = refused(Rank(stub, 0).replies)
+    assert (code, "two processes run as the same rank" in text) == (grpc.StatusCode.ALREADY_EXISTS, True)
+    with pytest.raises(grpc.RpcError, match="busy with another job"):
+        call(stub.OpenJob, **JOB)
+    first.end()
+
+
+def test_protocol_mismatch_names_both_versions(stub: Any) -> None:
+    call(stub.OpenJob, **JOB)
+    rank = Rank(stub, 0, protocol=99)
+    rank.send([17, {}])
+    rank.end()
+    list(rank.replies)
+    failure = call(stub.CloseJob)["failure"]
+    assert failure["kind"] == "protocol"
+    assert "speaks protocol 99, this simulator speaks 1" in failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"world_size": 0}, "world_size must be"),
+        ({"world_size": "2"}, "world_size must be"),
+        ({"world_size": 3}, "more than 1 nodes x 2 GPUs"),
+        ({"gpus_per_node": 99, "world_size": 99}, "gpus"),
+    ],
+)
+def test_bad_jobs(stub: Any, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        call(stub.OpenJob, **{**JOB, **change})
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert text in error.value.details()
+
+
+def test_costs(stub: Any) -> None:
+    request = msgpack.packb([{"op": "aten::mm"}])
+    assert stub.Cost(messages.KernelBatch(kernels=request)).costs == request
+    code = None
+    try:
+        stub.Cost(messages.KernelBatch(kernels=b"bad"))
+    except grpc.RpcError as error:
+        code = error.code()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_port_in_use(server: Server) -> None:
+    with pytest.raises(OSError, match="cannot listen on"):
+        Server("h100-dgx", listen=server.address, cost_model=Costs()).start()  # type: ignore[arg-type]
+
+
+def test_message_limit_breaks_the_session_with_a_reason(stub: Any) -> None:
+    call(stub.OpenJob, **JOB)
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    ranks[0].next(1)
+    ranks[1].next(1)
+    ranks[1].send([10, "k" * (65 << 20), 0, 1])
+    assert ranks[0].next(5)[1] == "peer-lost"
+    ranks[0].end()
