@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from interpose import clocks, environment, session, steps, store, threads
+from interpose import clocks, environment, memory_tags, session, steps, store, threads
 from interpose.environment import Environment
 from interpose.import_hook import after_import
 
@@ -41,6 +41,7 @@ def attach() -> None:
     after_import("torch.distributed.distributed_c10d", _wrap_init_process_group)
     after_import("torch.distributed.distributed_c10d", lambda _: store.install(extension))
     after_import("torch.autograd.variable", lambda module: steps.watch_backward(module, extension))
+    after_import("torch.optim.optimizer", lambda module: memory_tags.watch(module, extension))
     after_import("torch.optim.optimizer", lambda module: steps.watch_optimizers(module, extension))
     os.register_at_fork(after_in_child=_forked)
     enter_process(here)

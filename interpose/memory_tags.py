@@ -63,6 +63,7 @@ def tag_everything(extension: ModuleType) -> None:
 
 def watch(module: ModuleType, extension: ModuleType) -> None:
     """Tags after the first optimizer steps; `module` is torch.optim.optimizer."""
+    extension.set_memory_namer(lambda: tag_everything(extension))
     steps: dict[int, int] = {}
 
     def after_step(optimizer: Any, *_: Any) -> None:

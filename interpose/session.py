@@ -17,6 +17,7 @@ from typing import Any
 
 from interpose import environment
 from interpose.environment import Environment
+from interpose.spool import open_spool
 
 MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 60.0
@@ -80,10 +81,7 @@ class Session:
         self._extension.set_cost_callback(price)
         self._extension.session_open(self.rank)
         self._extension.record_raw(self._hello())
-        if self._here.config.get("timeline") and self._here.config.get("out"):
-            spans = Path(self._here.config["out"], "spans")
-            spans.mkdir(exist_ok=True)
-            self._extension.spool_spans_to(str(spans / f"{self.rank}.msgpack"))
+        open_spool(self._extension, self._here.config, self.rank)
 
         def batches() -> Iterator[Any]:
             while True:

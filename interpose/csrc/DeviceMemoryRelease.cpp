@@ -5,6 +5,7 @@
 #include "Arena.h"
 #include "Clock.h"
 #include "Config.h"
+#include "MemoryLog.h"
 #include "Session.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -171,10 +172,19 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
   const auto observers = oom_observers_;
   const size_t allowed = fraction_set_ ? limit() : total;
   lock.unlock();   // observers may need the GIL
+  const auto holders = holdersAtOom(device_);
   record([&](Packer& p) {
     p.array(2);
     p.integer(16);
-    p.map(6);
+    p.map(8);
+    p.string("capacity_bytes");
+    p.integer(int64_t(capacity));
+    p.string("holders");
+    p.map(holders.size());
+    for (const auto& [category, bytes] : holders) {
+      p.string(category);
+      p.integer(bytes);
+    }
     p.string("kind");
     p.string("oom");
     p.string("device");

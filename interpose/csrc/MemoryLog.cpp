@@ -33,7 +33,6 @@ struct State {
   std::mutex mutex;
   std::unordered_map<uint64_t, LiveBlock> live;
   std::vector<std::string> categories{""};
-  int64_t step = 0;
 };
 
 State* g_state = new State;
@@ -47,9 +46,9 @@ uint32_t categoryIndex(State& state, const std::string& name) {
 }
 
 // What a block that nobody named holds, as far as can be told while it lives.
-const char* guess(const State& state, const LiveBlock& block) {
+const char* guess(const LiveBlock& block) {
   if (block.phase == MemoryPhase::kBackward) return "gradients";
-  return block.step == state.step ? "activations" : "other";
+  return block.step == runningStep() ? "activations" : "other";
 }
 
 Picoseconds now() { return thisThreadHasClock() ? thisThreadClock().now_ps.load(std::memory_order_relaxed) : 0; }
@@ -61,7 +60,7 @@ void memoryAllocated(int device, uint64_t address, size_t bytes, int64_t allocat
   const MemoryPhase phase = isAutogradThread() ? MemoryPhase::kBackward : MemoryPhase::kForward;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
-    state.live[address] = {int64_t(bytes), uint32_t(device), phase, state.step, 0};
+    state.live[address] = {int64_t(bytes), uint32_t(device), phase, runningStep(), 0};
   }
   if (spoolKeepsMemory()) {
     spoolMemory(now(), uint32_t(device), address, int64_t(bytes), allocated_bytes, reserved_bytes, uint32_t(phase));
@@ -116,21 +115,31 @@ std::map<std::string, int64_t> liveByCategory(int device) {
   std::map<std::string, int64_t> total;
   for (const auto& [address, block] : state.live) {
     if (int(block.device) != device) continue;
-    total[block.category != 0 ? state.categories[block.category] : guess(state, block)] += block.bytes;
+    total[block.category != 0 ? state.categories[block.category] : guess(block)] += block.bytes;
   }
   return total;
 }
 
-void memoryStepEnds(int64_t index) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  g_state->step = index + 1;
-}
+PyObject* g_name_everything = nullptr;
 
 const Binding binding([](py::module_& m) {
+  m.def("set_memory_namer", [](const py::function& f) { g_name_everything = py::function(f).release().ptr(); });
   m.def("tag_memory", &tagMemory);
   m.def("memory_by_category", &liveByCategory);
-  m.def("memory_step_ends", &memoryStepEnds);
 });
 
 }  // namespace
+
+std::map<std::string, int64_t> holdersAtOom(int device) {
+  if (g_name_everything != nullptr && Py_IsInitialized()) {
+    py::gil_scoped_acquire gil;
+    try {
+      py::reinterpret_borrow<py::function>(g_name_everything)();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("naming the blocks of device memory");   // the OOM itself is what matters
+    }
+  }
+  return liveByCategory(device);
+}
+
 }  // namespace phantom

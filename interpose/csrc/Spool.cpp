@@ -122,6 +122,7 @@ bool spoolKeepsMemory() {
   State& state = *g_state;
   return state.open && state.step.load(std::memory_order_relaxed) < state.last_step;
 }
+int64_t runningStep() { return g_state->step.load(std::memory_order_relaxed); }
 void spoolStepBegins(int64_t index) { g_state->step.store(index, std::memory_order_relaxed); }
 
 void spoolKernel(uint32_t kernel, const std::string& name, const std::string& klass, const std::string& source) {

@@ -22,6 +22,7 @@ bool spoolKeepsStep(int64_t index);
 bool spoolKeepsNow();         // the running step is one of those kept
 bool spoolKeepsMemory();
 void spoolStepBegins(int64_t index);   // all that follows belongs to step `index`
+int64_t runningStep();                 // 0 before the first step has ended
 
 void spoolKernel(uint32_t kernel, const std::string& name, const std::string& klass, const std::string& source);
 // `node`: of a collective, 0 for a kernel. `stream`: device * 65536 + stream id.

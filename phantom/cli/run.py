@@ -30,6 +30,11 @@ from phantom.launch.options import RunOptions
     "--out", type=click.Path(path_type=Path), default=None, help="Results; default phantom-run-<n>."
 )
 @click.option("--timeline", is_flag=True, help="Write a per-kernel Perfetto timeline.")
+@click.option("--timeline-steps", metavar="A:B", default=None,
+              help="Record the detail of steps A to B-1; all with --timeline, else the first 3.")  # fmt: skip
+@click.option("--timeline-ranks", metavar="LIST", default=None,
+              help="Record the detail of these ranks, like 0,8-11; default all.")  # fmt: skip
+@click.option("--memory-report", is_flag=True, help="Say what holds memory at each rank's peak.")
 @click.option("--cpu-time", type=click.Choice(["model", "measured", "none"]), default="model",
               show_default=True, help="How the CPU clock advances.")  # fmt: skip
 @click.option("--unknown-values", type=click.Choice(["healthy", "zeros", "error"]), default="healthy",

@@ -20,6 +20,9 @@ class RunOptions:
     server: str | None = None
     out: Path | None = None
     timeline: bool = False
+    timeline_steps: str | None = None
+    timeline_ranks: str | None = None
+    memory_report: bool = False
     cpu_time: str = "model"
     unknown_values: str = "healthy"
     values: bool = True

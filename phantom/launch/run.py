@@ -28,6 +28,8 @@ from phantom.launch.progress import Progress
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
 from phantom.launch.verdict import Verdict, judge
+from phantom.report import finish as report
+from phantom.timeline.settings import parse_ranks, parse_steps, spool_config
 
 ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_", "CUDA_")
 """Variables of the job that the simulator is told: they change what NCCL and the allocator do."""
@@ -152,7 +154,23 @@ class Run:
             "environment": {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIXES)},
             "options": options.engine_options(),
             "out": str(self.out),
+            "spool": self._spool_config(job),
         }
+
+    def _spool_config(self, job: Job) -> dict[str, Any]:
+        options = self._options
+        assert self.out is not None
+        try:
+            steps, ranks = options.timeline_steps, options.timeline_ranks
+            return spool_config(
+                self.out,
+                world_size=job.world_size,
+                timeline=options.timeline,
+                steps=parse_steps(steps) if steps is not None else None,
+                ranks=parse_ranks(ranks, world_size=job.world_size) if ranks is not None else None,
+            )
+        except ValueError as error:
+            raise UsageError(f"--timeline-steps or --timeline-ranks: {error}") from None
 
     def _variables(self, job: Job, reply: Mapping[str, Any], address: str) -> dict[str, str]:
         options = self._options
@@ -166,6 +184,7 @@ class Run:
             "seed": options.seed,
             "out": str(self.out),
             "timeline": options.timeline,
+            "spool": self._spool_config(job),
             # All ranks start their time.time() at the same whole second.
             "epoch_s": int(time.time()) + 1,
         }
@@ -242,6 +261,8 @@ class Run:
             wall_s=time.monotonic() - self._started_s,
         )
         (self.out / "summary.json").write_text(json.dumps(verdict.summary, indent=1) + "\n")
+        self._progress.phase("writing the report")
+        report.finish(self.out, timeline=self._options.timeline)
         return verdict
 
     def _end(self) -> None:

@@ -1,0 +1,1 @@
+"""What `phantom run` shows on the terminal: progress and the final table."""
