@@ -44,6 +44,8 @@ class TensorMeta:
     @cached_property
     def stored_bytes(self) -> int:
         """Bytes of the distinct elements: an expanded (stride 0) dimension counts once."""
+        if len(self.strides) != len(self.sizes):  # not strided (sparse): no strides were sent
+            return self.logical_bytes
         distinct = math.prod(n for n, stride in zip(self.sizes, self.strides) if stride != 0 or n == 0)
         return distinct * self.item_bytes
 
@@ -57,7 +59,7 @@ class TensorMeta:
         dense in another order, ``s`` rows apart (unit inner stride), ``g`` anything else.
         """
         sizes, strides = self.sizes, self.strides
-        if self.numel == 0:
+        if self.numel == 0 or len(strides) != len(sizes):
             return "c"
         expanded = [i for i, (n, stride) in enumerate(zip(sizes, strides)) if stride == 0 and n > 1]
         if expanded:

@@ -107,7 +107,7 @@ def _fit_gemm(data: dict[str, Any], report: Callable[[str], None]) -> None:
     def of(architecture: str, *dtypes: str) -> list[GemmCase]:
         return [c for c in cases if c.gpu.architecture == architecture and c.dtype in dtypes]
 
-    starts = (
+    starts: tuple[dict[str, float], ...] = (
         {},
         {"balance_flops_per_byte": 20, "block_gb_per_s": 15},
         {"small_tile": 300, "norm": 2, "block_gb_per_s": 10},

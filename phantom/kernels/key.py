@@ -19,6 +19,41 @@ _SCALARS_KEPT_OPS = frozenset({"pow", "float_power", "native_dropout", "dropout"
 _VALUE_OPS = frozenset({"fill", "full", "full_like", "new_full", "scalar_tensor", "arange", "masked_fill",
 "index_fill",
                         "constant_pad_nd", "where", "linspace", "logspace"})  # fmt: skip
+# Operators whose dtype, layout and device arguments are told by their outputs (and whose values do not
+# matter).
+_OUTPUT_DECIDES = frozenset(
+    [
+        "_to_copy",
+        "to",
+        "clone",
+        "contiguous",
+        "zeros",
+        "ones",
+        "full",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand",
+        "randn",
+        "rand_like",
+        "randn_like",
+        "randint",
+        "randint_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "arange",
+        "eye",
+        "linspace",
+        "logspace",
+        "scalar_tensor",
+        "randperm",
+        "copy",
+        "fill",
+        "zero",
+        "lift_fresh_copy",
+    ]
+)
 # Facts outside the arguments that change the kernel.
 _FLAGS = frozenset({"pinned", "tf32", "conv_tf32"})
 # Names of arguments whose being zero or not changes the kernel.
@@ -52,9 +87,12 @@ def cost_key(kernel: KernelDescription) -> str:
     keep_scalars = klass not in _SCALARS_IGNORED or kernel.base_name in _SCALARS_KEPT_OPS
     keep_ints = keep_scalars and kernel.base_name not in _VALUE_OPS
     parts: list[str] = []
+    output_decides = kernel.base_name in _OUTPUT_DECIDES
     for argument in kernel.input_arguments:
         if isinstance(argument, TensorMeta):
             parts.append(tensor_text(argument))
+        elif output_decides:
+            parts.append("-")
         elif isinstance(argument, TensorList):
             parts.append(_list_text(argument))
         elif isinstance(argument, IntList):
