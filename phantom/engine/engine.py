@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgpack
 
@@ -12,6 +12,7 @@ from phantom.engine import deadlock
 from phantom.engine.clocks import INFINITY_PS, Clock, ClockState
 from phantom.engine.core import Core
 from phantom.engine.errors import JobError
+from phantom.engine.matching import Communicator
 from phantom.engine.options import EngineOptions
 from phantom.engine.scheduler import Network
 from phantom.engine.session import SessionState
@@ -49,6 +50,11 @@ class Engine:
         self.failure: JobError | None = None
         self.records = 0
         self._core.real_s = now()
+
+    @property
+    def communicators(self) -> Mapping[str, Communicator]:
+        """Communicators declared so far, by key."""
+        return self._core.matcher.communicators
 
     @property
     def statistics(self) -> Statistics:

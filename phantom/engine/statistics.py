@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,8 @@ class Statistics:
         self.collectives: dict[tuple[Any, ...], CollectiveTotal] = {}
         self.warnings: Counter[str] = Counter()
         self.last_ps = 0
+        # Called with every operation whose end is final, and that end.
+        self.observer: Callable[[PendingOperation, int], None] | None = None
 
     def completed(self, operation: PendingOperation, end_ps: int) -> None:
         """An operation's end is final."""
@@ -66,6 +69,8 @@ class Statistics:
             total.example = carried  # the same example whatever came first
         total.count += 1
         total.total_ps += end_ps - operation.start_ps
+        if self.observer is not None:
+            self.observer(operation, end_ps)
 
     def step(self, rank: int, index: int, end_ps: int) -> None:
         """A rank's device tail at the end of step `index`; the step ends with the last rank."""

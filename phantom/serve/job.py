@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from netsim.cluster import ClusterSpec
@@ -15,6 +16,7 @@ from netsim.network import Network
 from phantom.engine import Engine, EngineOptions, JobError
 from phantom.engine.session import SessionState
 from phantom.results.summary import summarize
+from phantom.serve.recorder import Recorder
 
 # How long RESOLVED may wait for company before it is sent by itself.
 _FLUSH_S = 0.002
@@ -34,6 +36,7 @@ class JobRequest:
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    spool: tuple[Path, tuple[int, int]] | None = None
 
     @staticmethod
     def parse(message: dict[str, Any]) -> JobRequest:
@@ -59,6 +62,7 @@ class JobRequest:
             command=tuple(str(word) for word in command),
             environment={str(key): str(value) for key, value in environment.items()},
             options=options,
+            spool=Recorder.wanted(message),
         )
 
 
@@ -78,6 +82,7 @@ class Job:
             seed=seed,
         )
         self._engine = Engine(self._network, world_size=request.world_size, options=options)
+        self._recorder = self._record() if request.spool is not None else None
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outgoing: dict[int, queue.SimpleQueue[bytes | None]] = {}
         self._lock = threading.Lock()
@@ -89,6 +94,19 @@ class Job:
         self.closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="phantom-engine", daemon=True)
         self._thread.start()
+
+    def _record(self) -> Recorder:
+        assert self.request.spool is not None
+        folder, steps = self.request.spool
+        recorder = Recorder(
+            folder,
+            steps=steps,
+            network=self._network,
+            statistics=self._engine.statistics,
+            communicators=lambda: self._engine.communicators,
+        )
+        self._engine.statistics.observer = recorder.completed
+        return recorder
 
     # Sessions
 
@@ -154,6 +172,8 @@ class Job:
                 result.put(self._summary(statuses, interrupted))
             except BaseException as error:
                 result.put(error)
+            if self._recorder is not None:
+                self._recorder.close()
             self._engine.abort(JobError("shutdown", "the job was closed"))
             self._send(flush=True)
             self.closed.set()

@@ -1,0 +1,76 @@
+"""The simulator's record of collectives, written while a job runs over gRPC."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from phantom.serve import Server
+from phantom.timeline.collectives import read_collectives
+from phantom.wire import simulator_pb2 as messages
+from phantom.wire import simulator_pb2_grpc as service
+from phantom.wire.records import pack
+
+KINDS = ("all_reduce", "all_gather", "all_reduce")
+
+
+def _open(stub: Any, **content: Any) -> None:
+    stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20)
+
+
+def _rank(stub: Any, rank: int) -> tuple[queue.SimpleQueue[bytes | None], Any]:
+    out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def batches() -> Iterator[messages.RankBatch]:
+        while (records := out.get()) is not None:
+            yield messages.RankBatch(rank=rank, records=records)
+
+    records: list[list[Any]] = [[1, {"rank": rank, "world_size": 2, "protocol": 1}]]
+    records.append([6, "c", [0, 1], "nccl", "default_pg"])
+    for step, kind in enumerate(KINDS):
+        node, now = step + 1, 10**9 * step + 1000 * rank
+        collective = [5, node, "c", step, kind, "float32", 1 << 20, -1, [0, 0, now], 0, now, None, None]
+        records += [collective, [14, step, [node, 0, 0], 0, now + 1]]
+    records += [[8, 1, 0, [len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"], [17, {}]]
+    out.put(pack(*records))
+    return out, stub.Session(batches())
+
+
+@pytest.mark.parametrize(("steps", "kept"), [((0, 1 << 62), [0, 1, 2]), ((0, 1), [0]), ((1, 2), [1])])
+def test_collectives_are_recorded_with_their_members(
+    tmp_path: Path, steps: tuple[int, int], kept: list[int]
+) -> None:
+    spool = {"folder": str(tmp_path / "spool"), "steps": list(steps)}
+    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        stub = service.SimulatorStub(channel)
+        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        sessions = [_rank(stub, rank) for rank in range(2)]
+        for out, replies in sessions:
+            out.put(None)
+            assert list(replies)
+        stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+    groups, collectives = read_collectives(tmp_path / "spool" / "collectives.msgpack")
+    assert groups["c"].ranks == (0, 1)
+    assert [c.seq for c in collectives] == kept
+    for c in collectives:
+        assert c.kind == KINDS[c.seq]
+        assert c.members == ((0, c.seq + 1), (1, c.seq + 1))
+        assert c.start_ps == 10**9 * c.seq + 1000  # the last member's ready time
+        assert c.end_ps > c.start_ps
+        assert c.algorithm
+        assert c.channels > 0
+        assert 0 < c.bus_bandwidth_bytes_per_s < 450e9
+
+
+def test_a_folder_that_is_not_here_is_not_made(tmp_path: Path) -> None:
+    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        spool = {"folder": str(tmp_path / "elsewhere" / "spool"), "steps": [0, 3]}
+        stub = service.SimulatorStub(channel)
+        _open(stub, world_size=1, nodes=1, gpus_per_node=1, command=[], environment={}, spool=spool)
+    assert not (tmp_path / "elsewhere").exists()
