@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from netsim.errors import ClusterError
-from netsim.nccl_timing import TIMING_KEYS, default_timing
+from netsim.nccl_timing import CHANNEL_INTER_US, CHANNEL_US, RING_TAIL, TIMING_KEYS, default_timing
 from netsim.schema import Table
 from netsim.spec import (
     BackgroundFlow,
@@ -43,6 +43,10 @@ PEAKS = ("float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", 
 
 # x16 bandwidth in GB/s that NCCL's search uses (src/graph/topo.h, nccl_tuning notes in docs/network.md).
 PCIE_X16_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}
+
+# What cudaMemcpyAsync reaches between pinned memory and the GPU over x16 (gen 5: data/nccl.csv nc0460,
+# nc0461).
+PCIE_COPY_BYTES_PER_S = {3: 12.6e9, 4: 25.5e9, 5: 55e9, 6: 110e9}
 
 # CPU time of eager PyTorch on a current server core, in seconds. Operator and view: PyTorch's own
 # instruction counts and profiler traces give 4-5 us for a dispatched CUDA operator and 1-2 us for a view;
@@ -238,12 +242,13 @@ def _node(t: Table, gpu: GpuSpec) -> NodeSpec:
     if lanes not in (1, 2, 4, 8, 16):
         p.fail("lanes", lanes, "must be 1, 2, 4, 8 or 16")
     full = PCIE_X16_BYTES_PER_S[generation] * lanes / 16
+    copy = PCIE_COPY_BYTES_PER_S[generation] * lanes / 16
     low_high: dict[str, Any] = {"low": 1e8, "high": 1e13, "unit": "bytes per second"}
     pcie = PcieSpec(
         generation=generation,
         lanes=lanes,
-        bandwidth_bytes_per_s=p.number("bandwidth_bytes_per_s", full * 1.05, **low_high),
-        host_bandwidth_bytes_per_s=p.number("host_bandwidth_bytes_per_s", full * 1.05, **low_high),
+        bandwidth_bytes_per_s=p.number("bandwidth_bytes_per_s", copy, **low_high),
+        host_bandwidth_bytes_per_s=p.number("host_bandwidth_bytes_per_s", copy, **low_high),
         p2p_bandwidth_bytes_per_s=p.number("p2p_bandwidth_bytes_per_s", full, **low_high),
         pageable_bandwidth_bytes_per_s=p.number("pageable_bandwidth_bytes_per_s", min(full, 6e9), **low_high),
         latency_s=p.number("latency_s", 1.0e-6, low=0, high=1e-3, unit="seconds"),
@@ -334,7 +339,8 @@ def _fabric_link(t: Table) -> FabricLink:
 
 def _nccl(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
     timing_table = t.table("timing")
-    defaults = default_timing(gpu, node)
+    net_latency_us = t.number("net_latency_us", 0.0, low=0, high=1e4, unit="microseconds")
+    defaults = default_timing(gpu, node, net_latency_us)
     timing = {}
     for key in timing_table.names():
         if key not in TIMING_KEYS:
@@ -352,6 +358,12 @@ def _nccl(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
     spec = NcclSpec(
         version=t.text("version", "2.30", choices=NCCL_VERSIONS),
         timing=timing,
+        channel_us=t.number("channel_us", CHANNEL_US, low=0, high=1e4, unit="microseconds"),
+        channel_inter_us=t.number("channel_inter_us", CHANNEL_INTER_US, low=0, high=1e4, unit="microseconds"),
+        ring_tail=t.number(
+            "ring_tail", RING_TAIL if gpu.capability == (8, 0) else 0.1, low=0, high=2, unit="steps"
+        ),
+        net_latency_us=net_latency_us,
         p2p_base_us=t.number("p2p_base_us", 8.0, low=0, high=1e5, unit="microseconds"),
         p2p_inter_us=t.number("p2p_inter_us", 12.0, low=0, high=1e5, unit="microseconds"),
         pxn=t.boolean("pxn", node.nvlink.kind == "switch"),

@@ -144,7 +144,7 @@ class Planner:
         kind, size = _effective(op)
         pick = self.pick(op)
         model = self.model(group)
-        latency_us = startup_us(model, self.topology, group.members, kind, pick, size)
+        latency_us = startup_us(model, kind, pick)
         root = op.root if kind in ("broadcast", "reduce") else -1
         key = (kind, pick.algorithm, pick.protocol, op.ranks, root)
         loads = self._loads.get(key)
@@ -153,7 +153,7 @@ class Planner:
             self._loads[key] = loads
         factor = bus_factor(kind, group.shape.ranks)
         weight = pick.channels / factor / WIRE_FACTOR[pick.protocol]
-        shape = Shape.single(loads, weight=weight, cap=transfer_cap(model, kind, pick))
+        shape = Shape.single(loads, weight=weight, cap=transfer_cap(model, kind, pick, size))
         return Part(round(latency_us * 1e6), shape, np.array([float(size)]))
 
     def _link_loads(

@@ -210,7 +210,7 @@ class TuningModel:
             per = min(graph.bw_intra, graph.bw_inter)
             if algorithm == "nvlstree":
                 per = min(graph.bw_intra, graph.bw_inter if shape.nodes <= 2 else graph.bw_inter / 2)
-            return c * per * 5 / 6 * (r / self.steps(kind) if kind == "all_reduce" else 1.0)
+            return c * per * (5 / 6 if kind == "all_reduce" else 1.0)
         inside = graph.bw_intra * k.NVLS_EFFICIENCY[self._row] * (c - 1) / c
         inside *= 2 if kind == "all_reduce" else (shape.per_node - 1) / shape.per_node
         outside = graph.bw_inter * (2 if algorithm == "nvlstree" and shape.nodes <= 2 else 1)
@@ -227,6 +227,7 @@ class TuningModel:
         net = k.hop_latency_us("net", algorithm, protocol, self.version)
         if shape.per_node == 1:
             net = k.hop_latency_us("net", "tree", protocol, self.version)
+        net += self.cluster.nccl.net_latency_us * (2 if protocol == "simple" else 1)
         base = k.base_latency_us(algorithm, protocol, self.version)
         if algorithm == "ring":
             if kind in ("broadcast", "reduce"):

@@ -2,26 +2,74 @@
 
 from __future__ import annotations
 
+from netsim.nccl_constants import BASE_LATENCY_US, HOP_LATENCY_US, PROTOCOLS
 from netsim.spec import GpuSpec, NodeSpec, ProtocolTiming
 
 TIMING_KEYS = (
-    "tree_ll", "tree_ll128", "tree_simple", "ring_ll", "ring_ll128", "ring_simple",
-    "nvls_simple", "nvlstree_simple", "pat_simple", "gloo",
-)  # fmt: skip
+    "tree_ll",
+    "tree_ll128",
+    "tree_simple",
+    "ring_ll",
+    "ring_ll128",
+    "ring_simple",
+    "nvls_simple",
+    "nvlstree_simple",
+    "pat_simple",
+    "gloo",
+)
+
+# Fitted on a100-azure-nd, see docs/network.md.
+CHANNEL_US = 8.2
+CHANNEL_INTER_US = 1.8
+
+# From 2 to 8 A100 in one server (data/nccl.csv, VIA-Research/vTrain): busbw 188, 212, 217, 224, 227, 227,
+# 229.
+RING_TAIL = 0.5
+
+FITTED = {
+    "ring_ll": (7.2, 1.12, 2.7, 1.0),
+    "ring_ll128": (14.2, 1.53, 3.7, 0.86),
+    "ring_simple": (13.9, 3.42, 11.0, 1.04),
+    "tree_ll": (6.4, 0.47, 11.3, 1.0),
+    "tree_ll128": (11.8, 0.70, 8.2, 0.83),
+    "nvls_simple": (55.0, 0.0, 18.0, 0.99),
+    "nvlstree_simple": (55.0, 0.0, 20.9, 1.02),
+}
+
+GLOO = ProtocolTiming(base_us=40.0, intra_us=15.0, inter_us=25.0, efficiency=0.9)
 
 
-def default_timing(gpu: GpuSpec, node: NodeSpec) -> dict[str, ProtocolTiming]:
-    """Timing for hardware without measurements: fitted on A100 logs, see docs/network.md."""
-    t = ProtocolTiming
-    return {
-        "tree_ll": t(base_us=6.8, intra_us=0.6, inter_us=5.0, fill_us=0.0, efficiency=1.0),
-        "tree_ll128": t(base_us=14.0, intra_us=1.25, inter_us=8.5, fill_us=0.0, efficiency=1.0),
-        "tree_simple": t(base_us=8.4, intra_us=4.0, inter_us=14.0, fill_us=0.0, efficiency=1.0),
-        "ring_ll": t(base_us=6.6, intra_us=0.6, inter_us=2.7, fill_us=0.0, efficiency=1.0),
-        "ring_ll128": t(base_us=14.0, intra_us=1.9, inter_us=4.0, fill_us=0.0, efficiency=1.0),
-        "ring_simple": t(base_us=8.4, intra_us=3.4, inter_us=14.0, fill_us=0.0, efficiency=1.0),
-        "nvls_simple": t(base_us=25.0, intra_us=0.0, inter_us=18.0, fill_us=0.0, efficiency=1.0),
-        "nvlstree_simple": t(base_us=25.0, intra_us=0.0, inter_us=20.9, fill_us=0.0, efficiency=1.0),
-        "pat_simple": t(base_us=8.0, intra_us=2.8, inter_us=4.0, fill_us=0.0, efficiency=1.0),
-        "gloo": t(base_us=40.0, intra_us=15.0, inter_us=25.0, fill_us=0.0, efficiency=1.0),
-    }
+def nccl_constants_as_timing(*, nvlink: bool, net_latency_us: float = 0.0) -> dict[str, ProtocolTiming]:
+    """NCCL's own latency constants: the prior of a fit, with nothing calibrated."""
+    result = {}
+    where = "nvlink" if nvlink else "pcie"
+    for key in TIMING_KEYS:
+        if key == "gloo":
+            result[key] = GLOO
+            continue
+        algorithm, protocol = key.split("_")
+        p = PROTOCOLS.index(protocol)
+        hop = HOP_LATENCY_US[where][algorithm][p]
+        net = HOP_LATENCY_US["net"][algorithm][p]
+        base = BASE_LATENCY_US[algorithm][p]
+        if algorithm in ("nvls", "nvlstree"):
+            base, hop = 40.0, 0.0
+        result[key] = ProtocolTiming(
+            base_us=base, intra_us=hop, inter_us=net + net_latency_us, efficiency=0.95
+        )
+    return result
+
+
+def default_timing(gpu: GpuSpec, node: NodeSpec, net_latency_us: float) -> dict[str, ProtocolTiming]:
+    """Timing for hardware without measurements of its own.
+
+    With NVLink: rings and trees as fitted on a100-azure-nd, NVLS on h200-dgx, NVLSTree's bandwidth on h100-aws-p5, hops
+    between nodes of what was not measured from NCCL's constants. Without: NCCL's constants.
+    """
+    timing = nccl_constants_as_timing(nvlink=node.nvlink.kind != "none", net_latency_us=net_latency_us)
+    if node.nvlink.kind != "none":
+        for key, (base, intra, inter, efficiency) in FITTED.items():
+            timing[key] = ProtocolTiming(
+                base_us=base, intra_us=intra, inter_us=inter + net_latency_us, efficiency=efficiency
+            )
+    return timing

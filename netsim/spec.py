@@ -128,26 +128,33 @@ class FabricSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolTiming:
-    """Calibrated times of one (algorithm, protocol), see docs/network.md for the formula.
+    """Calibrated times of one (algorithm, protocol); docs/network.md has the formula and the fits.
 
-    `base_us` per operation, `intra_us` and `inter_us` per hop inside and between nodes, `fill_us` the time
-    that filling the pipeline adds (times the square root of size over 1 MiB), `efficiency` the share of the
-    bandwidth that NCCL's model and the links allow.
+    `base_us` per operation, `intra_us` and `inter_us` per sequential hop inside and between nodes,
+    `efficiency` the share reached of the bandwidth that NCCL's tuning model gives.
     """
 
     base_us: float
     intra_us: float
     inter_us: float
-    fill_us: float
     efficiency: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclSpec:
-    """NCCL's version and the calibrated times by "algorithm_protocol" ("ring_ll128")."""
+    """NCCL's version and the calibrated times by "algorithm_protocol" ("ring_ll128").
+
+    `channel_us` and `channel_inter_us` (per hop between nodes) are what waiting for the slowest of n
+    channels adds, times sqrt(n) - 1. `net_latency_us` is what a network plug-in tells NCCL's tuning model
+    (0 for InfiniBand and sockets). `ring_tail` is the share of one step that a ring's last primitive adds.
+    """
 
     version: str
     timing: Mapping[str, ProtocolTiming]
+    channel_us: float
+    channel_inter_us: float
+    ring_tail: float
+    net_latency_us: float
     p2p_base_us: float
     p2p_inter_us: float
     pxn: bool

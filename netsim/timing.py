@@ -1,26 +1,32 @@
-"""Calibrated start-up time and bandwidth of NCCL's algorithms."""
+"""Calibrated start-up time and bandwidth of NCCL's algorithms.
+
+time = base + hops_intra * intra + hops_inter * inter + (sqrt(channels) - 1) * (channel + hops_inter *
+channel_inter) + size / min(tuning-model bandwidth * efficiency, what the links allow)
+
+The hops are NCCL's (`nccl_constants`); the microseconds and the efficiencies are fitted (`calibrate`). The
+last term is the transfer, which shares links with others.
+"""
 
 from __future__ import annotations
 
 import math
 
+from netsim import nccl_constants as k
 from netsim.nccl_model import Pick, TuningModel
-from netsim.topology import Topology
 
 
-def startup_us(
-    model: TuningModel,
-    topology: Topology,
-    members: tuple[tuple[int, ...], ...],
-    kind: str,
-    pick: Pick,
-    size_bytes: int,
-) -> float:
-    """Time before and besides the transfer: base, hops inside and between nodes, and filling the pipeline."""
-    t = topology.cluster.nccl.timing[f"{pick.algorithm}_{pick.protocol}"]
+def startup_us(model: TuningModel, kind: str, pick: Pick) -> float:
+    """Time before the transfer."""
+    nccl = model.cluster.nccl
+    t = nccl.timing[f"{pick.algorithm}_{pick.protocol}"]
     intra, inter = hops(model, kind, pick.algorithm)
-    fill = t.fill_us * math.sqrt(size_bytes / 2**20)
-    return t.base_us + intra * t.intra_us + inter * t.inter_us + fill
+    waiting = channel_spread(pick.algorithm, pick.channels) * (nccl.channel_us + inter * nccl.channel_inter_us)
+    return t.base_us + intra * t.intra_us + inter * t.inter_us + waiting
+
+
+def channel_spread(algorithm: str, channels: int) -> float:
+    """Factor on the wait for the slowest channel; NVLS and PAT have fixed channels, so that it is in their base."""
+    return math.sqrt(channels) - 1.0 if algorithm in ("ring", "tree") else 0.0
 
 
 def hops(model: TuningModel, kind: str, algorithm: str) -> tuple[float, float]:
@@ -43,7 +49,27 @@ def hops(model: TuningModel, kind: str, algorithm: str) -> tuple[float, float]:
     return 0.0, float(depth)
 
 
-def transfer_cap(model: TuningModel, kind: str, pick: Pick) -> float:
+def model_bandwidth(model: TuningModel, kind: str, pick: Pick, size_bytes: int) -> float:
+    """NCCL's bandwidth for this size in bytes/s: Tree's is lower for small and middle sizes
+    (`TREE_CORRECTION`).
+    """
+    bandwidth = model.bandwidth(kind, pick.algorithm, pick.protocol) * 1e9
+    if pick.algorithm == "ring" and model.shape.nodes == 1:
+        # A ring's loop has one primitive more than it has steps; on GPUs whose channels are the limit that
+        # one counts.
+        bandwidth /= 1.0 + model.cluster.nccl.ring_tail / model.steps(kind)
+    if pick.algorithm == "tree" and kind == "all_reduce" and size_bytes >= 64:
+        row = k.TREE_CORRECTION[k.PROTOCOLS.index(pick.protocol)]
+        # Between the table's powers of two the factor is interpolated, or a step would make larger messages
+        # faster.
+        position = min(len(row) - 1.0, math.log2(size_bytes / 64))
+        low = int(position)
+        high = min(low + 1, len(row) - 1)
+        bandwidth *= row[low] + (position - low) * (row[high] - row[low])
+    return bandwidth
+
+
+def transfer_cap(model: TuningModel, kind: str, pick: Pick, size_bytes: int) -> float:
     """Upper bound of the algorithm bandwidth in bytes/s."""
     t = model.cluster.nccl.timing[f"{pick.algorithm}_{pick.protocol}"]
-    return model.bandwidth(kind, pick.algorithm, pick.protocol) * 1e9 * t.efficiency
+    return model_bandwidth(model, kind, pick, size_bytes) * t.efficiency
