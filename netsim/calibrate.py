@@ -26,7 +26,7 @@ from netsim.topology import Topology
 PRIOR_SIGMA = {
     "base_us": 0.4,
     "intra_us": 0.8,
-    "inter_us": 0.7,
+    "inter_us": 0.5,
     "efficiency": 0.15,
     "channel_us": 1.0,
     "channel_inter_us": 1.0,

@@ -55,7 +55,7 @@ def nccl_constants_as_timing(*, nvlink: bool, net_latency_us: float = 0.0) -> di
         if algorithm in ("nvls", "nvlstree"):
             base, hop = 40.0, 0.0
         result[key] = ProtocolTiming(
-            base_us=base, intra_us=hop, inter_us=net + net_latency_us, efficiency=0.95
+            base_us=base, intra_us=hop, inter_us=net + net_latency_us * (2 if protocol == "simple" else 1), efficiency=0.95
         )
     return result
 
