@@ -190,7 +190,10 @@ class _Model:
         for key in sorted({r.key for r in rows}):
             own = [r for r in rows if r.key == key]
             for f in fields(ProtocolTiming):
-                hopless = {"intra_us": not any(r.intra for r in own), "inter_us": not any(r.inter for r in own)}
+                hopless = {
+                    "intra_us": not any(r.intra for r in own),
+                    "inter_us": not any(r.inter for r in own),
+                }
                 if hopless.get(f.name):
                     continue
                 self.names.append((key, f.name))

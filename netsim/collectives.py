@@ -86,14 +86,22 @@ class Planner:
         if op.kind in ("all_to_all", "gather", "scatter"):
             channels = self._messages.channels(self.model(self.group(op.ranks)))
             return Choice(
-                algorithm="send_recv", protocol="simple", channels=channels, threads=512, bus_factor=factor,
+                algorithm="send_recv",
+                protocol="simple",
+                channels=channels,
+                threads=512,
+                bus_factor=factor,
                 estimate_s=estimate,
-            )  # fmt: skip
+            )
         pick = self.pick(op)
         return Choice(
-            algorithm=pick.algorithm, protocol=pick.protocol, channels=pick.channels, threads=pick.threads,
-            bus_factor=factor, estimate_s=estimate,
-        )  # fmt: skip
+            algorithm=pick.algorithm,
+            protocol=pick.protocol,
+            channels=pick.channels,
+            threads=pick.threads,
+            bus_factor=factor,
+            estimate_s=estimate,
+        )
 
     def group(self, ranks: tuple[int, ...]) -> Group:
         """Ranks by NVLink domain, and what NCCL's model needs to know of them."""

@@ -98,9 +98,11 @@ class LeafSpine(_Ports):
         self.spray = fabric.routing == "spray"
         groups = -(-topology.nodes // fabric.nodes_per_leaf)
         self.groups = groups
-        names = [f"leaf{r}.{g}" for r in range(self.nics) for g in range(groups)] if rails else [
-            f"leaf{g}" for g in range(groups)
-        ]  # fmt: skip
+        names = (
+            [f"leaf{r}.{g}" for r in range(self.nics) for g in range(groups)]
+            if rails
+            else [f"leaf{g}" for g in range(groups)]
+        )
         for nic in range(topology.nodes * self.nics):
             self.add_port(nic, names[self.leaf_of(nic)])
         self.up: list[list[int]] = []

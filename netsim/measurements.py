@@ -64,9 +64,15 @@ def measurement_of(row: dict[str, str], *, source: str, peak_bytes: int = 1 << 3
         return None
     algorithm = "Ring" if row["algo"].startswith("Ring (N") and "choice" not in row["algo"] else ""
     return Measurement(
-        source=source, kind=kind, ranks=ranks, nodes=nodes, size_bytes=size, time_us=time_us, algorithm=algorithm,
+        source=source,
+        kind=kind,
+        ranks=ranks,
+        nodes=nodes,
+        size_bytes=size,
+        time_us=time_us,
+        algorithm=algorithm,
         identifier=row["id"],
-    )  # fmt: skip
+    )
 
 
 def a100_all_reduce(*, smallest: int = 1024, cold: bool = False) -> list[Measurement]:
@@ -88,10 +94,15 @@ def a100_all_reduce(*, smallest: int = 1024, cold: bool = False) -> list[Measure
             continue
         result.append(
             Measurement(
-                source="nccl_all_reduce_a100.csv", kind="all_reduce", ranks=world, nodes=max(1, world // 8),
-                size_bytes=size, time_us=float(r["time_us"]), gpus_per_process=world if world <= 8 else 1,
+                source="nccl_all_reduce_a100.csv",
+                kind="all_reduce",
+                ranks=world,
+                nodes=max(1, world // 8),
+                size_bytes=size,
+                time_us=float(r["time_us"]),
+                gpus_per_process=world if world <= 8 else 1,
             )
-        )  # fmt: skip
+        )
     return result
 
 
@@ -146,10 +157,15 @@ def parse_nccl_tests(
         if time_us > 0 and int(fields[0]) > 0:
             result.append(
                 Measurement(
-                    source=file, kind=kind, ranks=ranks, nodes=nodes, size_bytes=int(fields[0]), time_us=time_us,
+                    source=file,
+                    kind=kind,
+                    ranks=ranks,
+                    nodes=nodes,
+                    size_bytes=int(fields[0]),
+                    time_us=time_us,
                     gpus_per_process=max(pids.values(), default=1),
                 )
-            )  # fmt: skip
+            )
     if not result:
         raise ClusterError(f"{file}: no nccl-tests result lines (size, count, type, ..., time, algbw, busbw)")
     return result

@@ -77,11 +77,11 @@ def _pack(total: float, choices: tuple[float, ...], limit: int, widest: float) -
     for speed in choices:
         if speed > widest:
             continue
+        if best[0] and speed / best[1] <= 0.49:
+            break
         count = min(limit, int(total / speed + 1e-9))
         if count * speed > best[0] * best[1] + 1e-9:
             best = (count, speed)
-        elif best[0] and speed / best[1] <= 0.49:
-            break
     return best
 
 
@@ -116,28 +116,33 @@ def search(cluster: ClusterSpec, shape: GroupShape, version: tuple[int, int]) ->
 
 
 def _inter_graphs(
-    cluster: ClusterSpec, shape: GroupShape, total: float, choices: tuple[float, ...], capability: int,
+    cluster: ClusterSpec,
+    shape: GroupShape,
+    total: float,
+    choices: tuple[float, ...],
+    capability: int,
     version: tuple[int, int],
-) -> tuple[Graph, Graph]:  # fmt: skip
+) -> tuple[Graph, Graph]:
     node = cluster.node
     nics, nic = local_nics(cluster, shape.local)
     best = (0, 0.0)
     for speed in choices:
         if speed > nic + 1e-9:
             continue
+        if best[0] and speed / best[1] <= 0.49:
+            break
         count = nics * max(1, int(nic / speed + 1e-9))
         if shape.local > 1:
-            # A ring crosses local - 1 of the node's GPU pairs, so each GPU carries that share of the
-            # channels.
+            # Every GPU passes on all channels but the one that leaves the server by its NIC.
             share = (shape.local - 1) / shape.local
-            if node.nvlink.kind == "none":
+            if node.nvlink.kind == "none" or int(total / (speed * share) + 1e-9) < shape.local:
                 share = 1.0
             count = min(count, int(total / (speed * share) + 1e-9))
         count = min(count, 32)
+        # Every NIC gets the same number of channels.
+        count = count // nics * nics if count > nics else count
         if count * speed > best[0] * best[1] + 1e-9:
             best = (count, speed)
-        elif best[0] and speed / best[1] <= 0.49:
-            break
     count, speed = best if best[0] else (1, choices[-1])
     if node.nvlink.kind == "none" and shape.local > 1:
         speed = min(speed, total / max(1, count))
@@ -167,9 +172,13 @@ def local_nics(cluster: ClusterSpec, local: int) -> tuple[int, float]:
 
 
 def _nvls_graph(
-    cluster: ClusterSpec, shape: GroupShape, total: float, choices: tuple[float, ...], ring: Graph,
+    cluster: ClusterSpec,
+    shape: GroupShape,
+    total: float,
+    choices: tuple[float, ...],
+    ring: Graph,
     version: tuple[int, int],
-) -> Graph | None:  # fmt: skip
+) -> Graph | None:
     if not cluster.node.nvlink.multicast or cluster.gpu.capability[0] < 9 or shape.local < 2:
         return None
     heads = min(32, shape.local)

@@ -55,7 +55,10 @@ def nccl_constants_as_timing(*, nvlink: bool, net_latency_us: float = 0.0) -> di
         if algorithm in ("nvls", "nvlstree"):
             base, hop = 40.0, 0.0
         result[key] = ProtocolTiming(
-            base_us=base, intra_us=hop, inter_us=net + net_latency_us * (2 if protocol == "simple" else 1), efficiency=0.95
+            base_us=base,
+            intra_us=hop,
+            inter_us=net + net_latency_us * (2 if protocol == "simple" else 1),
+            efficiency=0.95,
         )
     return result
 
@@ -63,8 +66,9 @@ def nccl_constants_as_timing(*, nvlink: bool, net_latency_us: float = 0.0) -> di
 def default_timing(gpu: GpuSpec, node: NodeSpec, net_latency_us: float) -> dict[str, ProtocolTiming]:
     """Timing for hardware without measurements of its own.
 
-    With NVLink: rings and trees as fitted on a100-azure-nd, NVLS on h200-dgx, NVLSTree's bandwidth on h100-aws-p5, hops
-    between nodes of what was not measured from NCCL's constants. Without: NCCL's constants.
+    With NVLink: rings and trees as fitted on a100-azure-nd, NVLS on h200-dgx, NVLSTree's bandwidth on
+    h100-aws-p5, hops between nodes of what was not measured from NCCL's constants. Without: NCCL's
+    constants.
     """
     timing = nccl_constants_as_timing(nvlink=node.nvlink.kind != "none", net_latency_us=net_latency_us)
     if node.nvlink.kind != "none":

@@ -148,9 +148,12 @@ class Network:
                 if part.shape is None:
                     continue
                 shape = Shape(
-                    links=part.shape.links, loads=part.shape.loads, starts=part.shape.starts,
-                    weights=part.shape.weights, caps=np.array([flow.bandwidth_bytes_per_s]),
-                )  # fmt: skip
+                    links=part.shape.links,
+                    loads=part.shape.loads,
+                    starts=part.shape.starts,
+                    weights=part.shape.weights,
+                    caps=np.array([flow.bandwidth_bytes_per_s]),
+                )
                 flight = Flight(-1 - i, 0)
                 self._launch(flight, (Part(0, shape, np.array([np.inf])),), background=True)
                 flights.append(flight)

@@ -151,9 +151,13 @@ class Sharing:
         used = np.unique(all_columns)
         self._local[used] = np.arange(len(used))
         return (
-            np.concatenate(rows), self._local[all_columns], np.concatenate(demand), np.concatenate(caps),
-            self.capacity[used], slices,
-        )  # fmt: skip
+            np.concatenate(rows),
+            self._local[all_columns],
+            np.concatenate(demand),
+            np.concatenate(caps),
+            self.capacity[used],
+            slices,
+        )
 
     def _levels(self, blocks: list[Block]) -> list[Floats]:
         if len(blocks) == 1 and blocks[0].shape is not None and blocks[0].shape.flows == 1:

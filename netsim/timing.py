@@ -20,12 +20,16 @@ def startup_us(model: TuningModel, kind: str, pick: Pick) -> float:
     nccl = model.cluster.nccl
     t = nccl.timing[f"{pick.algorithm}_{pick.protocol}"]
     intra, inter = hops(model, kind, pick.algorithm)
-    waiting = channel_spread(pick.algorithm, pick.channels) * (nccl.channel_us + inter * nccl.channel_inter_us)
+    waiting = channel_spread(pick.algorithm, pick.channels) * (
+        nccl.channel_us + inter * nccl.channel_inter_us
+    )
     return t.base_us + intra * t.intra_us + inter * t.inter_us + waiting
 
 
 def channel_spread(algorithm: str, channels: int) -> float:
-    """Factor on the wait for the slowest channel; NVLS and PAT have fixed channels, so that it is in their base."""
+    """Factor on the wait for the slowest channel; NVLS and PAT have fixed channels, so that it is in their
+    base.
+    """
     return math.sqrt(channels) - 1.0 if algorithm in ("ring", "tree") else 0.0
 
 

@@ -71,8 +71,13 @@ class Topology:
     def _factor(self, source: str, destination: str) -> float:
         factor = 1.0
         for pattern, value in self.cluster.degrade.links.items():
-            names = (f"{source}->{destination}", f"{source}<->{destination}", f"{destination}<->{source}",
-                     source, destination)  # fmt: skip
+            names = (
+                f"{source}->{destination}",
+                f"{source}<->{destination}",
+                f"{destination}<->{source}",
+                source,
+                destination,
+            )
             if any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 self._degraded.add(pattern)
                 factor *= value
