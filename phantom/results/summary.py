@@ -12,6 +12,7 @@ from netsim.errors import NetsimError
 from netsim.network import Network
 from phantom.engine import Engine
 from phantom.engine.statistics import CollectiveTotal, RankReport, Statistics
+from phantom.results.limits import bus_limit_bytes_per_s
 
 SCHEMA = 1
 _PS = 1e12
@@ -54,6 +55,8 @@ def summarize(
             for where, count in _ordered(_merged(statistics.ranks, "unknown_reads"))
         ],
         "collectives": _collectives(statistics, network),
+        "gpus_per_node": network.topology.gpus_per_node,
+        "gpu": _gpu(network),
         "kernels": _kernel_classes(statistics.ranks),
         "top_kernels": _top_kernels(statistics.ranks),
         "wall_s": wall_s,
@@ -203,7 +206,16 @@ def _collective(total: CollectiveTotal, network: Network) -> dict[str, Any]:
         "channels": channels,
         "backend": total.backend,
         "bus_bandwidth_bytes_per_s": bandwidth,
+        "bus_limit_bytes_per_s": bus_limit_bytes_per_s(
+            network.cluster, total.example, algorithm, gpus_per_node=network.topology.gpus_per_node
+        ),
     }
+
+
+def _gpu(network: Network) -> dict[str, Any]:
+    """The simulated GPU: name, memory and dense peaks."""
+    gpu = network.cluster.gpu
+    return {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "peak_flops": dict(gpu.peak_flops)}
 
 
 def _kernel_classes(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
@@ -217,16 +229,23 @@ def _kernel_classes(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
 
 
 def _top_kernels(reports: Sequence[RankReport], limit: int = 50) -> list[dict[str, Any]]:
-    counts: Counter[tuple[str, str]] = Counter()
-    times: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
+    times: Counter[tuple[str, str, str]] = Counter()
     for report in reports:
-        for name, source, count, ps, *_ in report.latest.get("top") or ():
-            counts[name, source] += count
-            times[name, source] += ps
+        for name, source, count, ps, *rest in report.latest.get("top") or ():
+            key = (name, source, rest[0] if rest else "other")
+            counts[key] += count
+            times[key] += ps
     ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))[:limit]
     return [
-        {"name": name, "source": source, "count": counts[name, source], "virtual_s": ps / _PS}
-        for (name, source), ps in ordered
+        {
+            "name": name,
+            "class": klass,
+            "source": source,
+            "count": counts[name, source, klass],
+            "virtual_s": ps / _PS,
+        }
+        for (name, source, klass), ps in ordered
     ]
 
 
