@@ -1,0 +1,165 @@
+"""The horizon: what is answered when, and what is not."""
+
+from __future__ import annotations
+
+import gc
+
+from engine_networks import FixedNetwork, SharedNetwork
+from engine_talk import Talk, collective, comm, sync
+
+from phantom.engine import Engine
+from phantom.engine.graph import Event, Node
+from phantom.engine.operations import PendingOperation, Post
+from phantom.wire.records import pack
+
+END = 100 + 5_000 + 7_000
+
+
+def test_nothing_ends_before_every_clock_has_passed_it() -> None:
+    talk = Talk(3)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]), collective(1))
+    assert talk.say(0, sync(1, [1, 0, 0])) == {}
+    assert talk.say(1, sync(1, [1, 50, 0])) == {}
+    assert talk.say(2, [2, 0, END]) == {}  # at that very time it might still start something
+    replies = talk.say(2, [2, 0, END + 1])
+    assert replies == {0: [[3, [1, END]], [2, 1, END]], 1: [[3, [1, END]], [2, 1, END + 50]]}
+
+
+def test_a_rank_that_has_not_attached_holds_everything() -> None:
+    engine = Engine(FixedNetwork(), world_size=2, now=lambda: 0.0)
+    hello = [1, {"rank": 0, "world_size": 2, "protocol": 1}]
+    alone = collective(1)
+    engine.feed(0, pack(hello, comm("g", [0]), alone, sync(1, [1, 0, 0])))
+    engine.run()
+    assert b"\x93\x02" not in b"".join(engine.poll()[0])
+    engine.exited(1, 0)  # it never will
+    engine.run()
+    assert b"\x93\x02" in b"".join(engine.poll()[0])
+
+
+def test_known_tails_are_answered_at_once() -> None:
+    talk = Talk(2)
+    assert talk.say(0, sync(1, [0, 0, 9_000])) == {0: [[2, 1, 9_000]]}
+    assert talk.say(0, sync(2, [0, 0, 100], now=9_500)) == {0: [[2, 2, 9_500]]}
+
+
+def test_query_waits_for_the_horizon_and_sees_the_past_only() -> None:
+    talk = Talk(2, network=SharedNetwork())
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]), collective(1))
+    end = 100 + 5_500
+    assert talk.say(0, [9, 1, 0, [1, 0, 0], end - 1]) == {}
+    assert talk.say(1, [2, 0, 3_000]) == {}
+    replies = talk.say(1, [2, 0, end + 10])
+    assert replies[0] == [[2, 1, 0]]
+    replies = talk.say(0, [9, 2, 0, [1, 0, 0], end])
+    assert [2, 2, 1] in replies[0]
+
+
+def test_silent_thread_clock_is_taken_out_with_a_warning() -> None:
+    talk = Talk(2)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]), collective(1))
+    talk.say(0, [2, 7, 100], sync(1, [1, 0, 0]))
+    assert talk.say(1, sync(1, [1, 0, 0])) == {}
+    assert talk.wait(0.9) == {}
+    replies = talk.wait(0.2)
+    assert [2, 1, END] in replies[0]
+    assert sum(talk.engine.statistics.warnings.values()) == 1
+    assert "thread's clock was silent" in next(iter(talk.engine.statistics.warnings))
+    # It speaks again, in the past: moved up and counted.
+    talk.say(0, collective(2, comm="g", seq=2, now=50))
+    assert any("taken out of the horizon" in text for text in talk.engine.statistics.warnings)
+
+
+def test_main_clock_is_trusted_for_longer() -> None:
+    talk = Talk(3)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]), collective(1), sync(1, [1, 0, 0]))
+    assert talk.wait(29.0) == {}
+    replies = talk.wait(2.0)
+    assert [2, 1, END] in replies[0]
+    assert any("MAIN CLOCK" in text and "rank 2" in text for text in talk.engine.statistics.warnings)
+
+
+def test_a_busy_main_clock_with_nothing_pending_is_left_alone() -> None:
+    talk = Talk(2)
+    talk.say(0, comm("g", [0, 1]), collective(1), sync(1, [1, 0, 0]))
+    assert talk.wait(1000.0) == {}
+    assert talk.engine.failure is None
+    assert not talk.engine.statistics.warnings
+
+
+def test_silent_thread_does_not_hide_a_deadlock_for_ever() -> None:
+    talk = Talk(2)
+    talk.say(0, [2, 7, 5], comm("g", [0, 1]), collective(1), sync(1, [1, 0, 0]))
+    talk.say(1, [17, {}])
+    talk.wait(20.0)
+    assert talk.engine.failure is None
+    talk.wait(11.0)
+    talk.wait(31.0)
+    assert talk.failure()[0] == "deadlock"
+
+
+def test_values_do_not_wait_for_virtual_time() -> None:
+    talk = Talk(3)
+    one = ["int64", 1, True, (1).to_bytes(8, "little")]
+    talk.say(0, comm("g", [0, 1]), collective(1, size=8, dtype="int64", value=one, want=True))
+    replies = talk.say(1, comm("g", [0, 1]), collective(1, size=8, dtype="int64", value=one))
+    assert replies == {0: [[4, 1, 0, ["int64", 1, True, (2).to_bytes(8, "little")]]]}
+
+
+def test_message_value_goes_to_the_receiver() -> None:
+    talk = Talk(2)
+    value = ["int8", 2, False, b"\x05\x06"]
+    talk.say(0, comm("g", [0, 1]))
+    talk.say(1, comm("g", [0, 1]))
+    send = [7, 1, "g", [0, 0, 0], 0, 10, [[1, True, 1, 2, "int8", value, False]], "s.py:1"]
+    receive = [
+        7, 1, "g", [0, 0, 0], 0, 10,
+        [[0, False, 2, 2, "int8", None, True], [0, False, 1, 2, "int8", None, True]], "r.py:1",
+    ]  # fmt: skip
+    talk.say(0, send)
+    assert talk.say(1, receive) == {1: [[4, 1, 1, value]]}
+
+
+def test_smaller_world_than_the_job() -> None:
+    engine = Engine(FixedNetwork(), world_size=8, now=lambda: 0.0)
+    for rank in range(2):
+        engine.feed(rank, pack([1, {"rank": rank, "world_size": 2, "protocol": 1}], [17, {}]))
+    engine.run()
+    assert engine.world_size == 2
+    assert engine.finished()
+
+
+def test_memory_is_flat_over_a_long_job() -> None:
+    talk = Talk(2)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]))
+    sizes, objects = [], []
+    batches = [0, 0]
+    for step in range(300):
+        now = 20_000 * (step + 1)
+        for rank in range(2):
+            node = 3 * step + 1
+            records = [
+                collective(node, seq=2 * step + 1, now=now),
+                [4, node + 1, [[node, 5]], now],
+                collective(node + 2, seq=2 * step + 2, now=now, tail=[node + 1, 10, 0]),
+                [14, step, [node + 2, 0, 0], 0, now],
+                sync(step + 1, [node + 2, 0, 0], now),
+            ]
+            from phantom.wire.records import pack
+
+            talk.engine.feed(rank, pack(*records), batches[rank])
+            talk.engine.run()
+            for other, sent in talk.engine.poll(flush=True).items():
+                batches[other] += len(sent)
+        if step % 50 == 49:
+            gc.collect()
+            sizes.append(talk.engine.node_count())
+            kept = (Node, PendingOperation, Post, Event)
+            objects.append(sum(type(thing) in kept for thing in gc.get_objects()))
+    assert max(sizes[1:]) <= sizes[0] <= 12
+    assert max(objects[1:]) <= objects[0] + 5
