@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 from netsim.operation import Operation
-
 from phantom.engine import Engine, EngineOptions
 from phantom.wire.records import pack
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from engine_client import Action, Client
-from engine_networks import ReplayNetwork
 
 from phantom.engine import Engine, EngineOptions
 
 STREAMS = ("compute", "side")
 
 
-def make_programs(seed: int, world: int, length: int) -> list[list[Action]]:
+def make_programs(seed: int, world: int, length: int, *, scale: int = 1) -> list[list[Action]]:
     """One program per rank. Shared actions have one global order, so that none waits in a cycle."""
     rng = random.Random(seed)
     groups: list[tuple[str, list[int], str]] = [("world", list(range(world)), "nccl")]
@@ -29,11 +29,11 @@ def make_programs(seed: int, world: int, length: int) -> list[list[Action]]:
     for index in range(length):
         for program in programs:
             if rng.random() < 0.5:
-                program.append(_local(rng))
+                program.append(_local(rng, scale))
         name, members, backend = rng.choice(groups)
         what = rng.random()
         if what < 0.45:
-            size = rng.choice([0, 10, 1_000, 3_000])
+            size = scale * rng.choice([0, 10, 1_000, 3_000])
             kind = rng.choice(["all_reduce", "all_gather", "barrier"])
             for rank in members:
                 stream = rng.choice(STREAMS)
@@ -43,7 +43,7 @@ def make_programs(seed: int, world: int, length: int) -> list[list[Action]]:
                     programs[rank].append(("stream_wait", stream, "comm " + name))
         elif what < 0.65 and len(members) > 1 and backend == "nccl":
             left, right = rng.sample(range(len(members)), 2)
-            sizes = [rng.choice([5, 2_000]) for _ in range(rng.randint(1, 2))]
+            sizes = [scale * rng.choice([5, 2_000]) for _ in range(rng.randint(1, 2))]
             both = rng.random() < 0.5
             there = [(right, True, size) for size in sizes] + ([(right, False, 77)] if both else [])
             back = [(left, False, size) for size in sizes] + ([(left, True, 77)] if both else [])
@@ -70,13 +70,13 @@ def make_programs(seed: int, world: int, length: int) -> list[list[Action]]:
     return programs
 
 
-def _local(rng: random.Random) -> Action:
+def _local(rng: random.Random, scale: int) -> Action:
     kind = rng.choice(["kernel", "kernel", "cpu", "clock", "sync", "query", "stream_wait", "transfer"])
     stream = rng.choice(STREAMS)
     if kind == "kernel":
-        return ("kernel", stream, rng.choice([1, 3_000, 20_000]))
+        return ("kernel", stream, scale * rng.choice([1, 3_000, 20_000]))
     if kind == "cpu":
-        return ("cpu", rng.choice([1, 10_000]))
+        return ("cpu", scale * rng.choice([1, 10_000]))
     if kind == "clock":
         return ("clock",)
     if kind == "sync":
@@ -102,7 +102,7 @@ class Outcome:
 
 def drive(
     programs: list[list[Action]],
-    network: ReplayNetwork,
+    network: Any,
     *,
     seed: int,
     lookahead: bool,
