@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,10 @@ def _parse(argv: tuple[str, ...], cwd: Path) -> Command:
         _require_script(first, cwd)
         return Command(argv=("python", *argv), launch=RANK, python="", script=first, args=argv[1:])
     program = shutil.which(first) or (str(cwd / first) if os.access(cwd / first, os.X_OK) else None)
+    if program is None:
+        # `.venv/bin/phantom run -- torchrun ...` without activating the environment.
+        program = shutil.which(first, path=str(Path(sys.executable).parent))
+        argv = (program, *argv[1:]) if program is not None else argv
     if program is None or Path(program).is_dir():
         raise UsageError(
             f"cannot run {first!r}: no such program"
