@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import click
+
+from phantom.launch.errors import UsageError
+from phantom.launch.processes import die_with_parent
 
 
 @click.command()
@@ -28,8 +34,32 @@ def serve(
     cluster: str, listen: str, kernels: str, store: Path | None, seed: int, network_lookahead: str
 ) -> None:
     """Serves simulated jobs until it is stopped."""
-    from interpose.forkserver import die_with_parent
+    from netsim.errors import NetsimError
+    from phantom.kernels import UnknownGpuError
+    from phantom.launch.simulator import LISTENING
+    from phantom.serve import Server
 
     parent = os.environ.pop("PHANTOM_PARENT", None)
     if parent is not None:
         die_with_parent(int(parent))
+    try:
+        server = Server(
+            cluster,
+            listen=listen,
+            kernels=kernels,
+            store=str(store) if store is not None else None,
+            seed=seed,
+            lookahead=network_lookahead == "on",
+        )
+        address = server.start()
+    except (NetsimError, UnknownGpuError, OSError) as error:
+        raise UsageError(str(error)) from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _stop(server))
+    print(f"{LISTENING}{address}", flush=True)
+    server.wait()
+
+
+def _stop(server: Any) -> None:
+    """Ends the server from a signal handler: another thread must do it, since this one may hold its locks."""
+    threading.Thread(target=server.stop, name="phantom-stop").start()

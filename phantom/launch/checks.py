@@ -41,7 +41,7 @@ def check_all(python: str) -> Iterator[Finding]:
 
 
 def _system() -> Finding:
-    text = f"{platform.system()} {platform.release()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    text = f"{platform.system()} {platform.release()}, {os.cpu_count()} cores"
     if sys.platform != "linux":
         return Finding(
             name="system", state=BAD, text=text, remedy="phantom runs on Linux; use the container image"
@@ -75,7 +75,7 @@ def _interpreter(python: str) -> Iterator[Finding]:
         yield Finding(name="extension", state=GOOD, text=f"built for torch {found.packages['torch']}")
     else:
         yield Finding(name="extension", state=WARNING, text=f"not built for torch {found.packages['torch']}",
-                      remedy=f"{found.executable} {build.__file__}  (phantom run does it by itself)")  # fmt: skip
+                      remedy=f"{found.executable} {build.__file__}  (or: phantom doctor --fix)")  # fmt: skip
     if pth.is_installed(found.site_packages):
         yield Finding(name="hook", state=GOOD, text=f"in {found.site_packages}")
     elif os.access(found.site_packages, os.W_OK):
@@ -83,7 +83,7 @@ def _interpreter(python: str) -> Iterator[Finding]:
                       remedy="phantom doctor --fix  (phantom run does it by itself)")  # fmt: skip
     else:
         yield Finding(name="hook", state=BAD, text=f"{found.site_packages} is not writable",
-                      remedy=f"as its owner: {found.executable} {pth.__file__} {found.site_packages}")  # fmt: skip
+                      remedy=f"as its owner: python {pth.__file__} {found.site_packages}")  # fmt: skip
 
 
 def _packages() -> Finding:
@@ -134,10 +134,10 @@ def _memory() -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         return Finding(name="memory", state=BAD, text=f"address space is limited to {limit / 2**30:.0f} GiB",
-                       remedy="ulimit -v unlimited: simulated device memory is reserved address space")  # fmt: skip
+                       remedy="ulimit -v unlimited: device memory is reserved address space")  # fmt: skip
     if overcommit == "2":
         return Finding(name="memory", state=WARNING, text=text + "; vm.overcommit_memory is 2",
-                       remedy="sysctl vm.overcommit_memory=0: large host tensors without pages need it")  # fmt: skip
+                       remedy="sysctl vm.overcommit_memory=0, for large tensors without pages")  # fmt: skip
     if available < 2**30:
         return Finding(name="memory", state=WARNING, text=text, remedy="free memory or simulate fewer ranks")
     return Finding(name="memory", state=GOOD, text=text)

@@ -47,7 +47,7 @@ def test_with_it_the_hook_waits_for_torch(other_python: tuple[Path, Path], optio
 
 
 def test_only_phantoms_packages_become_importable(other_python: tuple[Path, Path]) -> None:
-    code = "import interpose, phantom.wire, sys; import importlib.util as u; print(u.find_spec('netsim'), sys.path)"
+    code = "import importlib.util as u, interpose, phantom.wire, sys; print(u.find_spec('netsim'), sys.path)"
     shown = run(other_python[0], "-I", "-c", code, PHANTOM="1")
     assert shown.startswith("None")
     assert pth.root() not in shown

@@ -1,0 +1,83 @@
+"""Threads start at their creator's time and hand it back at join."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fake_extension import FakeExtension
+
+from interpose import threads
+
+PS = 10**12
+
+
+@pytest.fixture
+def threaded(rank: FakeExtension, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeExtension]:
+    """Wraps threading.Thread for one test."""
+    saved = {name: getattr(threading.Thread, name) for name in ("start", "join", "_bootstrap_inner")}
+    monkeypatch.setattr(threads, "_extension", None)
+    threads.install(rank)
+    yield rank
+    for name, function in saved.items():
+        setattr(threading.Thread, name, function)
+
+
+def test_a_thread_starts_where_its_creator_was_and_join_goes_to_its_end(threaded: FakeExtension) -> None:
+    threaded.clock_advance_ps(5 * PS)
+    seen: list[int] = []
+
+    def work() -> None:
+        seen.append(threaded.clock_now_ps())
+        threaded.clock_advance_ps(2 * PS)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [5 * PS]
+    assert threaded.clock_now_ps() == 7 * PS
+
+
+def test_joining_a_thread_that_ended_earlier_does_not_go_back(threaded: FakeExtension) -> None:
+    thread = threading.Thread(target=threaded.clock_now_ps)
+    thread.start()
+    threaded.clock_advance_ps(9 * PS)
+    thread.join()
+    assert threaded.clock_now_ps() == 9 * PS
+
+
+def test_a_thread_without_device_work_leaves_no_trace(threaded: FakeExtension) -> None:
+    clocks = threaded.clocks
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    assert threaded.clocks == clocks
+    assert threaded.clock_now_ps() == 0
+
+
+def test_subclasses_with_their_own_run_work(threaded: FakeExtension) -> None:
+    class Worker(threading.Thread):
+        def run(self) -> None:
+            threaded.clock_advance_ps(PS)
+
+    worker = Worker()
+    worker.start()
+    worker.join()
+    assert threaded.clock_now_ps() == PS
+
+
+def test_a_join_that_times_out_merges_nothing(threaded: FakeExtension) -> None:
+    go = threading.Event()
+
+    def work() -> None:
+        threaded.clock_advance_ps(PS)
+        go.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(0.01)
+    assert threaded.clock_now_ps() == 0
+    go.set()
+    thread.join()
+    assert threaded.clock_now_ps() == PS
