@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_extension import FakeExtension
 
 from interpose import clocks, session
+from interpose_python.fake_extension import FakeExtension
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import timeit
 from typing import Any
 
 import pytest
-from fake_extension import READ_PS, FakeExtension
 from hypothesis import given
 from hypothesis import strategies as st
 
 from interpose import clocks
+from interpose_python.fake_extension import READ_PS, FakeExtension
 
 PS = 10**12
 

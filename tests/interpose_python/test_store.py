@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
-from fake_extension import FakeExtension
 
 from interpose import session, store
+from interpose_python.fake_extension import FakeExtension
 
 extension_of_all = FakeExtension()
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from fake_extension import FakeExtension
 
 from interpose import threads
+from interpose_python.fake_extension import FakeExtension
 
 PS = 10**12
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_simulator import FakeSimulator
+
+from launch.fake_simulator import FakeSimulator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,8 +53,9 @@ class Phantom:
             given[1:1] = ["--server", self.simulator.address]
         env = {**os.environ, "PYTHONPATH": str(self.folder / "site"), **variables}
         env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
-        process = subprocess.Popen([sys.executable, "-c", PHANTOM, *given], cwd=self.folder, env=env, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        command = [sys.executable, "-c", PHANTOM, *given]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, stdout=pipe, stderr=pipe)
         self.started.append(process)
         return process
 

@@ -8,8 +8,9 @@ import signal
 import time
 
 import pytest
-from conftest import Phantom, wait_until_gone
-from fake_simulator import FakeSimulator
+
+from launch.conftest import Phantom, wait_until_gone
+from launch.fake_simulator import FakeSimulator
 
 HELLO = """
 import os, sys, torch, torch.distributed as dist
