@@ -162,7 +162,8 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
        << " has a total capacity of " << format_size(total) << " of which " << format_size(device_free)
        << " is free. Including non-PyTorch memory, this process has " << format_size(total - device_free)
        << " memory in use. ";
-  if (fraction_set_) text << format_size(limit()) << " allowed; ";
+  const auto allowed = size_t(fraction_ * double(total));
+  if (fraction_set_) text << format_size(allowed) << " allowed; ";
   text << "Of the allocated memory " << format_size(allocated + in_private_pools) << " is allocated by PyTorch, ";
   if (in_private_pools > 0) text << "with " << format_size(in_private_pools) << " allocated in private pools (e.g., CUDA Graphs), ";
   text << "and " << format_size(reserved - allocated - in_private_pools) << " is reserved by PyTorch but unallocated."
@@ -170,7 +171,6 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
        << " avoid fragmentation.  See documentation for Memory Management"
        << "  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)";
   const auto observers = oom_observers_;
-  const size_t allowed = fraction_set_ ? limit() : total;
   lock.unlock();   // observers may need the GIL
   const auto holders = holdersAtOom(device_);
   record([&](Packer& p) {
@@ -199,7 +199,7 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
     p.integer(thisThreadClock().now_ps.load());
   });
   for (const auto& observer : observers) {
-    observer(device_, int64_t(request.segment), int64_t(allowed), int64_t(device_free));
+    observer(device_, int64_t(request.segment), int64_t(fraction_set_ ? allowed : total), int64_t(device_free));
   }
   TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
 }

@@ -142,7 +142,7 @@ def names(extension: ModuleType) -> dict[str, Any]:
         clear_history: bool = False,
         compile_context: bool = False,
         global_record_annotations: bool = False,
-        **ignored: Any,
+        *ignored: Any,
     ) -> None:
         state["history"] = enabled is not None
         extension.keep_memory_history(state["history"], max_entries)
