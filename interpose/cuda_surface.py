@@ -1,7 +1,7 @@
-"""Makes `torch.cuda`'s own Python run on the virtual device: the names it expects in `torch._C`, and little else.
+"""Makes `torch.cuda`'s own Python run on the virtual device: sets the names it expects in `torch._C`.
 
-`install` must run after `torch._C` is loaded and before `torch/cuda/__init__.py` runs, which binds many of these names;
-`install_after_import` at the end of `import torch`.
+`install` must run after `torch._C` and `torch.storage` are loaded and before `torch/cuda/__init__.py` runs,
+which binds many of these names: that is where `interpose.import_hook` calls it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from interpose.cuda import devices, graphs, libraries, memory, streams
+from interpose.import_hook import after_import
 
 
 def _torch_c() -> Any:
@@ -38,9 +39,13 @@ def install(extension: ModuleType, config: dict[str, Any] | None = None) -> None
     torch_c._has_cuda = True
     torch_c._has_cudnn = True
     torch_c._has_magma = True
-    import torch.version
+    import torch
 
     torch.version.cuda = devices.CUDA_VERSION
+    _patch_storage(torch, extension)
+    _patch_comm(torch)
+    # The last module that torch.cuda imports: the functions to replace are there by then.
+    after_import("torch.cuda.tunable", lambda _: _patch_nvml(sys.modules["torch.cuda"], extension))
 
 
 def _patch_storage(torch: Any, extension: ModuleType) -> None:
@@ -74,6 +79,9 @@ def _patch_storage(torch: Any, extension: ModuleType) -> None:
 def _patch_nvml(cuda: Any, extension: ModuleType) -> None:
     """Queries that torch.cuda sends to NVML. Values of an H100 under load where nothing is simulated."""
 
+    def index_of(device: Any) -> int:
+        return cuda._utils._get_device_index(device, optional=True)
+
     def _device_count_nvml() -> int:
         return -1  # ask the (virtual) runtime, also where a real driver is present
 
@@ -84,14 +92,14 @@ def _patch_nvml(cuda: Any, extension: ModuleType) -> None:
         return None
 
     def device_memory_used(device: Any = None) -> int:
-        free, total = extension.mem_get_info(cuda._utils._get_device_index(device, optional=True))
+        free, total = extension.mem_get_info(index_of(device))
         return total - free
 
     def utilization(device: Any = None) -> int:
         return 100
 
     def memory_usage(device: Any = None) -> int:
-        free, total = extension.mem_get_info(cuda._utils._get_device_index(device, optional=True))
+        free, total = extension.mem_get_info(index_of(device))
         return round(100 * (total - free) / total)
 
     def temperature(device: Any = None) -> int:
@@ -104,7 +112,7 @@ def _patch_nvml(cuda: Any, extension: ModuleType) -> None:
         return 1980
 
     for name, value in list(locals().items()):
-        if name not in ("cuda", "extension") and callable(value):
+        if name not in ("cuda", "extension", "index_of") and callable(value):
             setattr(cuda, name, value)
 
 
@@ -145,12 +153,3 @@ def _patch_comm(torch: Any) -> None:
     for name, value in list(locals().items()):
         if name.startswith("_") and callable(value):
             setattr(torch_c, name, value)
-
-
-def install_after_import(extension: ModuleType) -> None:
-    """What needs torch's Python: storages, NVML queries, DataParallel's copies. Call at the end of `import torch`."""
-    import torch
-
-    _patch_storage(torch, extension)
-    _patch_nvml(torch.cuda, extension)
-    _patch_comm(torch)

@@ -144,7 +144,12 @@ void touchScratch(c10::DeviceIndex device, size_t bytes) {
 
 // aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: CUBLAS_WORKSPACE_CONFIG=":KiB:count..." if set, else
 // 32 MiB on Hopper and data-center Blackwell, 8 MiB and 128 KiB elsewhere.
+std::atomic<size_t> g_chosen_workspace{0};
+
+void setCublasWorkspaceBytes(size_t bytes) { g_chosen_workspace = bytes; }
+
 size_t cublasWorkspaceBytes() {
+  if (const size_t set_by_user = g_chosen_workspace) return set_by_user;
   static const size_t chosen = [] {
     const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
     if (text != nullptr) {

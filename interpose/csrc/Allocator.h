@@ -36,6 +36,7 @@ void touchScratch(c10::DeviceIndex device, size_t bytes);
 // The persistent cuBLAS workspace of (device, stream), taken on the first matrix product there.
 void ensureCublasWorkspace(c10::DeviceIndex device, c10::StreamId stream);
 size_t cublasWorkspaceBytes();
+void setCublasWorkspaceBytes(size_t bytes);   // 0: back to the default
 void clearCublasWorkspaces();
 void recordStream(const c10::DataPtr& ptr, c10::DeviceIndex device, c10::StreamId stream);
 

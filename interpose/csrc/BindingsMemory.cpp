@@ -12,6 +12,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Storage.h>
 
 #include <atomic>
 #include <map>
@@ -219,7 +220,12 @@ void bindRaw(py::module_& m) {
     dropped = std::move(it->second);
     rawAllocations().erase(it);
   });
+  m.def("record_stream", [](const py::handle& storage, int64_t index, int64_t stream) {
+    TORCH_CHECK(THPStorage_Check(storage.ptr()), "expected a storage");
+    recordStream(THPStorage_Unpack(storage.ptr()).data_ptr(), device(index), stream);
+  });
   m.def("cublas_workspace_bytes", &cublasWorkspaceBytes);
+  m.def("set_cublas_workspace_bytes", &setCublasWorkspaceBytes);
   m.def("clear_cublas_workspaces", &clearCublasWorkspaces);
   m.def("touch_scratch", [](int64_t index, size_t bytes) { touchScratch(device(index), bytes); });
   m.def("ensure_cublas_workspace", [](int64_t index) {

@@ -194,6 +194,38 @@ def names(extension: ModuleType) -> dict[str, Any]:
     def _cuda_tunableop_get_validators() -> tuple[()]:
         return ()
 
+    def _cuda_tunableop_get_filename() -> str:
+        return ""
+
+    def _cuda_tunableop_set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
+        return None
+
+    def _cuda_tunableop_read_file(filename: str | None = None) -> bool:
+        return False
+
+    def _cuda_tunableop_get_max_tuning_duration() -> int:
+        return 30
+
+    def _cuda_tunableop_set_max_tuning_duration(duration: int) -> None:
+        return None
+
+    def _cuda_tunableop_get_max_tuning_iterations() -> int:
+        return 100
+
+    def _cuda_tunableop_set_max_tuning_iterations(iterations: int) -> None:
+        return None
+
+    def _cuda_tunableop_get_rotating_buffer_size() -> int:
+        return 0
+
+    def _cuda_tunableop_set_rotating_buffer_size(buffer_size: int) -> None:
+        return None
+
+    def _cuda_tunableop_set_numerical_check_tolerances(
+        enable: bool, atol: float = 1e-5, rtol: float = 1e-5
+    ) -> None:
+        return None
+
     def _cuda_jiterator_compile_and_launch_kernel(*arguments: Any) -> Any:
         raise RuntimeError("phantom does not simulate jiterator kernels")
 

@@ -199,9 +199,24 @@ def names(extension: ModuleType) -> dict[str, Any]:
     def _cuda_getCublasWorkspaceSize() -> int:
         return extension.cublas_workspace_bytes()
 
+    def _cuda_setCublasWorkspaceSize(size: int) -> None:
+        extension.set_cublas_workspace_bytes(size)
+
+    def _cuda_resetCublasWorkspaceSize() -> None:
+        extension.set_cublas_workspace_bytes(0)
+
     def _cuda_getCublasLtWorkspaceSize() -> int:
         return extension.cublas_workspace_bytes()
 
-    found = {name: value for name, value in locals().items() if name.startswith("_cuda_")}
+    def _cuda_setCublasLtWorkspaceSize(size: int) -> None:
+        return None  # one workspace serves both libraries
+
+    def _cuda_resetCublasLtWorkspaceSize() -> None:
+        return None
+
+    def _host_emptyCache() -> None:
+        return None  # pinned blocks are not cached
+
+    found = {name: value for name, value in locals().items() if name.startswith(("_cuda_", "_host_"))}
     found["_MemPool"] = _mem_pool_class(extension)
     return found

@@ -34,10 +34,6 @@ def attach() -> ModuleType:
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _AttachFinder())
         import torch  # noqa: F401
-
-        from interpose import cuda_surface
-
-        cuda_surface.install_after_import(extension.load())
     return extension.load()
 
 

@@ -165,7 +165,8 @@ def test_out_of_memory_names_the_figures(device: ModuleType) -> None:
         "1024.00 MiB is free. "
     )
     assert (
-        "Of the allocated memory 78.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch" in text
+        "Of the allocated memory 78.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch"
+        in text
     )
     assert stat("num_ooms") == 1
     assert stat("num_alloc_retries") == 1
