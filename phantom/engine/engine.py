@@ -164,7 +164,7 @@ class Engine:
             event_ps = scheduler.next_event_ps()
             query_ps = core.query_ps()
             due_ps = store.due_ps()
-            if due_ps <= horizon_ps and due_ps <= event_ps and due_ps != INFINITY_PS:
+            if due_ps <= min(horizon_ps, event_ps, query_ps) and due_ps != INFINITY_PS:
                 core.resume_due_wait()
             elif query_ps <= horizon_ps and query_ps < event_ps:
                 core.answer_query()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_talk import Talk
+from engine_talk import Talk, collective, comm
 
 
 def post(key: str, now: int) -> list[object]:
@@ -30,6 +30,14 @@ def test_a_slower_rank_may_still_post_earlier() -> None:
     talk.say(0, wait(1, ["k"], 10))
     assert talk.say(1, post("k", 700), [2, 0, 5000]) == {}  # rank 2 is still at 0
     assert talk.say(2, post("k", 300), [2, 0, 301]) == {0: [[2, 1, 300]]}
+
+
+def test_a_rank_that_waits_for_a_query_may_still_post_earlier() -> None:
+    talk = Talk(2)
+    talk.say(0, comm("g", [0, 1]), collective(1, now=5), [9, 1, 0, [1, 0, 0], 90])
+    talk.say(1, [10, "k", 0, 900], [11, 1, 0, ["k"], 95, "store.wait"])
+    # Nobody runs now: the query comes first, and the rank that asked may post before 900.
+    assert talk.say(0, [10, "k", 0, 100], [2, 0, 200]) == {1: [[2, 1, 100]]}
 
 
 def test_all_keys_are_needed() -> None:
