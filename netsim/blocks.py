@@ -60,6 +60,10 @@ class Block:
         key = shape.key if shape is not None else b""
         self.sort_key = (key, self.begin_ps, sizes, flight.start_ps, flight.op_id, index)
 
+    def __lt__(self, other: Block) -> bool:
+        # Queue entries tie only where an operation was dropped and started again: the older one is outdated.
+        return False
+
     @property
     def waiting(self) -> bool:
         """Still in its start-up time."""
