@@ -120,7 +120,10 @@ class Core:
         clock.heard_s = self.real_s
         if now_ps > clock.now_ps:
             clock.now_ps = now_ps
-        if clock.state is ClockState.ENDED or clock.state is ClockState.SILENT:
+            if clock.state is ClockState.BLOCKED:
+                # It went on without its answer: a store wait that timed out and was given up.
+                self.horizon.run(clock)
+        if clock.state is ClockState.SILENT:
             self.horizon.run(clock)
         return clock
 
@@ -309,11 +312,13 @@ class Core:
         self._resume(clock, request, now_ps, 1 if ended else 0)
 
     def _resume(self, clock: Clock, request: int, time_ps: int, value: int | None = None) -> None:
-        if clock.state is not ClockState.BLOCKED or clock.request != request:
-            return  # the thread or the rank is gone
-        self.sessions[clock.rank].answer(request, time_ps if value is None else value)
-        clock.heard_s = self.real_s
-        self.horizon.resume(clock, time_ps)
+        session = self.sessions[clock.rank]
+        if session.state is not SessionState.LIVE:
+            return
+        session.answer(request, time_ps if value is None else value)
+        if clock.state is ClockState.BLOCKED and clock.request == request:
+            clock.heard_s = self.real_s
+            self.horizon.resume(clock, time_ps)
 
     def _step(self, session: RankSession, record: Record) -> None:
         _, index, tail, clock_id, now_ps = record

@@ -10,6 +10,9 @@ from typing import Any
 from phantom.engine.operations import PendingOperation
 
 
+_MOST_SIZES = 2048
+
+
 @dataclass
 class CollectiveTotal:
     """All collectives of one kind, group size and message size. Times in picoseconds."""
@@ -58,11 +61,17 @@ class Statistics:
         assert carried is not None
         if end_ps > self.last_ps:
             self.last_ps = end_ps
-        key = (operation.kind, len(carried.ranks), carried.size_bytes, carried.backend, carried.direction)
+        size_bytes = carried.size_bytes
+        key = (operation.kind, len(carried.ranks), size_bytes, carried.backend, carried.direction)
         total = self.collectives.get(key)
+        if total is None and len(self.collectives) >= _MOST_SIZES:
+            # Sizes that change all the time are put together by powers of two.
+            size_bytes = 1 << (size_bytes - 1).bit_length() if size_bytes > 0 else 0
+            key = (*key[:2], size_bytes, *key[3:])
+            total = self.collectives.get(key)
         if total is None:
             total = CollectiveTotal(
-                operation.kind, len(carried.ranks), carried.size_bytes, carried.backend, carried
+                operation.kind, len(carried.ranks), size_bytes, carried.backend, carried
             )
             self.collectives[key] = total
         elif carried.ranks < total.example.ranks:

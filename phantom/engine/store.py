@@ -10,11 +10,13 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, defaultdict
 
-from phantom.engine.clocks import INFINITY_PS, Clock
+from phantom.engine.clocks import INFINITY_PS, Clock, ClockState
 
 # Deleted keys are remembered for waiters whose record arrives after the deletion although their real wait was
 # before.
 _TOMBSTONES = 65536
+# Values of one counter that are remembered for additions whose record is late.
+_COUNTER_VALUES = 4096
 
 
 class Wait:
@@ -177,11 +179,20 @@ class Store:
         time_ps = max(before_ps, addition.now_ps)
         if addition.amount != 0:  # amount 0 only reads
             known[addition.result] = time_ps
+            if len(known) > _COUNTER_VALUES:
+                for result in sorted(known)[: _COUNTER_VALUES // 2]:
+                    del known[result]
         return addition.clock, addition.request, time_ps
 
     def unposted(self) -> list[Wait]:
         """Waits for keys that no rank has posted, by rank."""
-        waits = [wait for wait in self._waits.values() if self._resume_ps(wait) is None]
+        waits = [
+            wait
+            for wait in self._waits.values()
+            if wait.clock.state is ClockState.BLOCKED
+            and wait.clock.request == wait.request
+            and self._resume_ps(wait) is None
+        ]
         return sorted(waits, key=lambda wait: (wait.clock.rank, wait.request))
 
     def missing_keys(self, wait: Wait) -> list[str]:

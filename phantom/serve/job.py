@@ -119,6 +119,11 @@ class Job:
             raise ValueError(f"rank {rank} is outside this job of {self.request.world_size} ranks")
         with self._lock:
             if rank in self._outgoing:
+                if self._engine.session_state(rank) is SessionState.FINISHED:
+                    raise RuntimeError(
+                        f"rank {rank} has finished in this job already; give each program a `phantom run` of "
+                        f"its own"
+                    )
                 raise RuntimeError(
                     f"rank {rank} has a session already: two processes run as the same rank. A script that "
                     f"starts its own processes wants `phantom run --launch node`."

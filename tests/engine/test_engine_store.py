@@ -90,3 +90,20 @@ def test_key_from_outside_the_job() -> None:
     talk = Talk(1)
     assert talk.say(0, wait(1, ["launcher"], 30)) == {}
     assert talk.say(0, [19, 1]) == {0: [[2, 1, 30]]}
+
+
+def test_a_wait_that_was_given_up_does_not_let_time_run_away() -> None:
+    talk = Talk(2)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]), collective(1))
+    talk.say(0, wait(1, ["never"], 200))
+    talk.say(1, [8, 1, 0, [1, 0, 0], 300, "synchronize"])  # ends at 12100 while rank 0 is blocked
+    talk.say(0, [2, 0, 5_000])  # the real wait timed out
+    assert talk.engine.horizon_ps() == 5_000
+
+
+def test_long_counters_are_bounded() -> None:
+    talk = Talk(1)
+    for index in range(1, 10_000):
+        replies = talk.say(0, [13, index, 0, "n", 1, index, 10 * index])
+        assert replies == {0: [[2, index, 10 * index]]}
