@@ -9,7 +9,6 @@ from typing import Any
 
 from phantom.engine.operations import PendingOperation
 
-
 _MOST_SIZES = 2048
 
 
@@ -70,9 +69,7 @@ class Statistics:
             key = (*key[:2], size_bytes, *key[3:])
             total = self.collectives.get(key)
         if total is None:
-            total = CollectiveTotal(
-                operation.kind, len(carried.ranks), size_bytes, carried.backend, carried
-            )
+            total = CollectiveTotal(operation.kind, len(carried.ranks), size_bytes, carried.backend, carried)
             self.collectives[key] = total
         elif carried.ranks < total.example.ranks:
             total.example = carried  # the same example whatever came first
