@@ -94,10 +94,6 @@ def _wrapped(original: Callable[..., Any], record: Callable[..., Any]) -> Callab
     return method
 
 
-def _where(what: str) -> str:
-    return f"store.{what}"
-
-
 class Recorder:
     """One method per store call: records around the real call."""
 
@@ -108,16 +104,13 @@ class Recorder:
         self._extension.post(keys.full(store, key))
 
     def _waiting(self, store: Any, names: Iterable[str], why: str, call: Callable[[], Any]) -> Any:
-        """The real wait lies between the two records; where it fails (a timeout) the clock goes on by
-        itself."""
+        """The real wait lies between the two records, also where it fails (a timeout)."""
         full = [keys.full(store, name) for name in names]
-        request = self._extension.wait_begin(full, _where(why))
+        request = self._extension.wait_begin(full, f"store.{why}")
         try:
             result = call()
-        except BaseException:
-            cancel = getattr(self._extension, "wait_cancel", None)
-            if cancel is not None:
-                cancel(request)
+        except Exception:
+            self._extension.wait_end(request)
             raise
         self._extension.wait_end(request)
         return result

@@ -36,6 +36,11 @@ class Failure:
     log_tail: str
 
     @property
+    def follows(self) -> bool:
+        """Whether the process only followed another's end: the simulator told it that a peer is gone."""
+        return any(text in self.log_tail for text in ("phantom: peer-lost", "phantom: shutdown"))
+
+    @property
     def exit_status(self) -> int:
         """As a shell reports it: 128 + n for signal n."""
         return 128 - self.status if self.status < 0 else self.status
@@ -96,6 +101,7 @@ class Supervisor:
         self._outcome = Outcome()
         self._deadline_s: float | None = None
         self._next_signal: int = signal.SIGTERM
+        self._signalled = False
 
     def run(self) -> Outcome:
         """Waits for the end of every process."""
@@ -148,15 +154,17 @@ class Supervisor:
         process = self._processes[name]
         if process.rank is not None and self._outcome.simulator_gone is None:
             self._client.rank_exited(process.rank, status)
-        ending = self._outcome.interrupted is not None or self._deadline_s is not None
-        if status != 0 and self._outcome.failure is None and not ending:
-            self._outcome.failure = Failure(
+        if status != 0 and not self._signalled:
+            failure = Failure(
                 name=name,
                 rank=process.rank,
                 status=status,
                 log=str(process.log),
                 log_tail=tail(process.log, self._log_lines),
             )
+            # A rank that ends because the simulator told it so is not the cause; the other one may end later.
+            if self._outcome.failure is None or (self._outcome.failure.follows and not failure.follows):
+                self._outcome.failure = failure
             self._end_after(FAILURE_GRACE_S)
 
     def _from_simulator(self, message: dict[str, Any]) -> None:
@@ -176,6 +184,7 @@ class Supervisor:
             self._agent.signal(signal.SIGKILL)  # asked twice
             return
         self._outcome.interrupted = number
+        self._signalled = True
         self._agent.signal(signal.SIGTERM)
         self._next_signal = signal.SIGKILL
         self._deadline_s = time.monotonic() + TERMINATE_GRACE_S
@@ -199,6 +208,7 @@ class Supervisor:
     def _escalate(self) -> None:
         if self._deadline_s is None or time.monotonic() < self._deadline_s:
             return
+        self._signalled = True
         self._agent.signal(self._next_signal)
         self._next_signal = signal.SIGKILL
         self._deadline_s = time.monotonic() + TERMINATE_GRACE_S

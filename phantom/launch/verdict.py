@@ -61,7 +61,8 @@ def judge(
         warnings.append(messages[-1])
         return Verdict(status=SIMULATOR, summary=result, messages=tuple(messages))
     aborted = outcome.aborted or {}
-    if aborted:
+    # A lost peer is told by how its process ended, where that is known.
+    if aborted and not (aborted.get("kind") == "peer-lost" and outcome.failure is not None):
         messages.append(f"{aborted.get('kind', 'abort')}: {aborted.get('message', '')}")
     if known == "deadlock" or aborted.get("kind") == "deadlock":
         result["status"] = "deadlock"
