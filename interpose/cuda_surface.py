@@ -23,7 +23,7 @@ def _torch_c() -> Any:
 
 
 def install(extension: ModuleType, config: dict[str, Any] | None = None) -> None:
-    """Sets every CUDA name of `torch._C`. `extension` is `interpose._C` with `install(config)` already called.
+    """Sets every CUDA name of `torch._C`. `extension` is `interpose._C` after its own `install(config)`.
 
     Raises RuntimeError when `torch.cuda` has been imported already: it keeps what it bound then.
     """

@@ -18,7 +18,7 @@ ARCH_FLAGS = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 
 
 class DeviceUuid:
-    """What `torch.cuda.get_device_properties(i).uuid` gives: the same in every run, different for each GPU."""
+    """What `torch.cuda.get_device_properties(i).uuid` gives: equal in every run, different by GPU."""
 
     def __init__(self, index: int) -> None:
         node = os.environ.get("PHANTOM_NODE", os.environ.get("GROUP_RANK", "0"))
@@ -105,7 +105,7 @@ def make_properties(device: dict[str, Any], index: int) -> CudaDeviceProperties:
 
 
 def visible_devices(count: int) -> int:
-    """How many of `count` devices CUDA_VISIBLE_DEVICES leaves (CUDA: the list ends at the first bad entry)."""
+    """How many of `count` devices CUDA_VISIBLE_DEVICES leaves: its list ends at the first bad entry."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return count

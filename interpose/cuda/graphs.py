@@ -25,11 +25,13 @@ def _graph_class(extension: ModuleType) -> type:
         ) -> None:
             if capture_error_mode not in ("global", "thread_local", "relaxed"):
                 raise RuntimeError(
-                    f"Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got {capture_error_mode}"
+                    "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, "
+                    f"got {capture_error_mode}"
                 )
             if self._graph:
                 raise RuntimeError(
-                    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+                    "This CUDAGraph instance already owns a captured graph. "
+                    "To capture a new graph, create a new instance."
                 )
             self._device = extension.current_device()
             self._pool = pool if pool is not None else extension.new_pool_id(False)

@@ -1,4 +1,4 @@
-"""Streams and events: bases of `torch.cuda.Stream` and `torch.cuda.Event` over torch's device-generic classes."""
+"""Streams and events: bases of `torch.cuda.Stream` and `torch.cuda.Event` over torch's generic classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session whose torch has the virtual device, attached at the first import of torch.cuda as `phantom run` does."""
+"""A session whose torch has the virtual device, attached at the first import of torch.cuda."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The caching allocator's policy: sequences worked out by hand from PyTorch's documentation of memory management.
+"""The caching allocator's policy: sequences worked out by hand from PyTorch's notes on memory management.
 
-Requests are rounded to 512 bytes. Up to 1 MiB they share 2 MiB segments; below 10 MiB they are cut from 20 MiB
-segments; from 10 MiB on a segment is the request rounded to 2 MiB.
+Requests are rounded to 512 bytes. Up to 1 MiB they share 2 MiB segments; below 10 MiB they are cut from
+20 MiB segments; from 10 MiB on a segment is the request rounded to 2 MiB.
 """
 
 from __future__ import annotations
