@@ -68,7 +68,7 @@ def operations(draw: st.DrawFn) -> Operation:
             ]
         )
     )
-    size = draw(st.sampled_from([0, 1, 4096, 1 << 20, (1 << 22) + 3, 1 << 24, 1 << 26]))
+    size = draw(st.sampled_from([0, 4096, 1 << 20, (1 << 22) + 3, 1 << 24, 1 << 26, 1 << 26]))
     if kind == "p2p":
         source, destination = draw(st.permutations(range(WORLD)))[:2]
         return Operation(kind="p2p", source=source, destination=destination, size_bytes=size)
@@ -91,7 +91,9 @@ def operations(draw: st.DrawFn) -> Operation:
 @st.composite
 def jobs(draw: st.DrawFn, largest: int = 10) -> list[Start]:
     """Operations at times that often coincide, in order of start."""
-    times = st.sampled_from([0, 0, 1_000, 40_000_000, 40_000_000, 90_000_000, 300_000_000, 1_000_000_000])
+    times = st.sampled_from(
+        [0, 0, 40_000_000, 40_000_000, 90_000_000, 90_000_000, 300_000_000, 1_000_000_000]
+    )
     chosen = draw(st.lists(st.tuples(times, operations()), min_size=1, max_size=largest))
     chosen.sort(key=lambda item: item[0])
     return [Start(i + 1, time, op) for i, (time, op) in enumerate(chosen)]
