@@ -22,6 +22,7 @@ from phantom.wire.records import EngineRecord, unpack
 _SILENT_SECONDARY = (
     "a thread's clock was silent and no longer holds the others back; results may depend on host load"
 )
+_NEVER_ATTACHED = "a rank used no device and joined no group for long; the others go on without it"
 _SILENT_MAIN = (
     "A RANK'S MAIN CLOCK was silent and no longer holds the others back; results depend on host load"
 )
@@ -47,6 +48,7 @@ class Engine:
         self._core = Core(network, world_size=world_size, options=options or EngineOptions())
         self._now = now
         self._idle_since_s: float | None = None
+        self._fed_s = now()
         self.failure: JobError | None = None
         self.records = 0
         self._core.real_s = now()
@@ -98,7 +100,7 @@ class Engine:
     def feed(self, rank: int, records: bytes, acked: int = 0) -> None:
         """Takes one RankBatch. Errors in it abort the job; nothing is raised. Call `run` afterwards."""
         core = self._core
-        core.real_s = self._now()
+        core.real_s = self._fed_s = self._now()
         self._idle_since_s = None
         session = core.sessions[rank]
         handle = core.handle
@@ -244,11 +246,13 @@ class Engine:
         nothing_pending = core.scheduler.next_event_ps() == INFINITY_PS and core.query_ps() == INFINITY_PS
         for clock in running:
             limit_s = options.main_silence_s if clock.clock_id == 0 else options.secondary_silence_s
+            heard_s = clock.heard_s
             if nothing_pending:
                 limit_s = options.stall_silence_s
-            if core.real_s - clock.heard_s < limit_s or (nothing_pending and clock.clock_id == 0):
-                return
             if core.sessions[clock.rank].state is SessionState.EXPECTED:
+                limit_s = options.attach_silence_s
+                heard_s = self._fed_s
+            if core.real_s - heard_s < limit_s or (nothing_pending and clock.clock_id == 0):
                 return
         for clock in running:
             self._silence(clock)
@@ -256,7 +260,9 @@ class Engine:
 
     def _silence(self, clock: Clock) -> None:
         clock.state = ClockState.SILENT
-        if clock.clock_id == 0:
+        if self._core.sessions[clock.rank].state is SessionState.EXPECTED:
+            self.statistics.warn(f"{_NEVER_ATTACHED} (rank {clock.rank})")
+        elif clock.clock_id == 0:
             self.statistics.warn(f"{_SILENT_MAIN} (rank {clock.rank})")
         else:
             self.statistics.warn(f"{_SILENT_SECONDARY} (rank {clock.rank})")

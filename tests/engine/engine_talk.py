@@ -11,18 +11,23 @@ from phantom.wire.records import pack, unpack
 
 
 class Talk:
-    """An engine of `world` ranks that have all said HELLO; real time is `seconds` and only moves by hand."""
+    """An engine whose first `world` ranks have said HELLO; real time is `seconds` and only moves by hand.
 
-    def __init__(self, world: int, *, network: ReplayNetwork | None = None, **options: Any) -> None:
+    `ranks`: size of the job where not all have attached.
+    """
+
+    def __init__(
+        self, world: int, *, ranks: int | None = None, network: ReplayNetwork | None = None, **options: Any
+    ) -> None:
         self.seconds = 0.0
         self.engine = Engine(
             network or FixedNetwork(),
-            world_size=world,
+            world_size=ranks or world,
             options=EngineOptions(**options),
             now=lambda: self.seconds,
         )
         for rank in range(world):
-            self.say(rank, [1, {"rank": rank, "world_size": world, "protocol": 1}])
+            self.say(rank, [1, {"rank": rank, "world_size": ranks or world, "protocol": 1}])
 
     def say(self, rank: int, *records: list[Any]) -> dict[int, list[list[Any]]]:
         """Sends records of one rank; returns all replies by rank, without WELCOME."""

@@ -83,6 +83,14 @@ def test_main_clock_is_trusted_for_longer() -> None:
     assert any("MAIN CLOCK" in text and "rank 2" in text for text in talk.engine.statistics.warnings)
 
 
+def test_a_rank_that_never_attaches_is_given_up_late() -> None:
+    talk = Talk(1, ranks=2)
+    talk.say(0, comm("g", [0]), collective(1), sync(1, [1, 0, 0]))
+    assert talk.wait(299.0) == {}
+    assert [2, 1, END] in talk.wait(2.0)[0]
+    assert any("used no device" in text and "rank 1" in text for text in talk.engine.statistics.warnings)
+
+
 def test_a_busy_main_clock_with_nothing_pending_is_left_alone() -> None:
     talk = Talk(2)
     talk.say(0, comm("g", [0, 1]), collective(1), sync(1, [1, 0, 0]))
