@@ -138,6 +138,17 @@ _VARLEN = {
 }  # fmt: skip
 
 
+def attention_arguments(kernel: KernelDescription) -> tuple[int, str, bool, bool]:
+    """Return the index of the query, the layout (``bhsd`` or ``bshd``), causal, and whether there is dropout.
+
+    Raises KeyError for an operator that is no attention known here.
+    """
+    _, _, q_index, layout, causal_index, dropout_index = _OPS[kernel.base_name]
+    shift = 3 if kernel.overload == "quantized" else 0
+    causal = bool(kernel.value(causal_index + shift, False))
+    return q_index, layout, causal, float(kernel.value(dropout_index + shift, 0.0) or 0.0) > 0.0
+
+
 def attention_shape(kernel: KernelDescription) -> tuple[str, AttentionShape] | None:
     """Read implementation and shape from a dispatched attention operator.
 
@@ -146,14 +157,9 @@ def attention_shape(kernel: KernelDescription) -> tuple[str, AttentionShape] | N
     entry = _OPS.get(kernel.base_name)
     if entry is None:
         return None
-    implementation, backward, q_index, layout, causal_index, dropout_index = entry
-    if kernel.overload == "quantized":
-        causal_index += 3
-        dropout_index += 3
+    implementation, backward = entry[:2]
+    q_index, layout, causal, dropout = attention_arguments(kernel)
     q, k, v = (kernel.need_tensor(q_index + i) for i in range(3))
-    causal_value = kernel.value(causal_index, False)
-    causal = bool(causal_value)
-    dropout = float(kernel.value(dropout_index, 0.0) or 0.0) > 0.0
     batch, heads, kv_heads, q_len, kv_len = _dimensions(kernel, layout, q, k)
     window: int | None = None
     if (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Protocol
 
 import msgpack
@@ -17,6 +18,8 @@ from phantom.kernels.description import KernelDescription, KernelFormatError, pa
 from phantom.kernels.gpu import GpuSpec, gpu_by_name
 from phantom.kernels.key import cost_key
 from phantom.kernels.predict import Predictor
+from phantom.kernels.source import StoreAndDevice
+from phantom.kernels.store import KernelStore
 
 MODES = ("auto", "store", "measure", "predict")
 _PRICED_NAMESPACES = ("aten", "prims")
@@ -43,7 +46,8 @@ class CostModel:
     ``store`` (a kernel that
     the store lacks is unpriced), ``measure`` (store, measurement on the device here, prediction where that
     cannot be), or ``predict``.
-    Safe to call from several threads; one key is measured once.  Raises ValueError for an unknown mode,
+    *threads* is the number of CPU
+    threads of a rank, for a CPU.  Safe to call from several threads; one key is measured once.  Raises ValueError for an unknown mode,
     UnknownGpuError.
     """
 
@@ -51,10 +55,11 @@ class CostModel:
         self,
         gpu: GpuSpec | str,
         *,
-        store: object | None = None,
+        store: KernelStore | Path | str | None = None,
         mode: str = "auto",
         constants: Constants | None = None,
         measured: MeasuredCosts | None = None,
+        threads: int = 1,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: want one of {', '.join(MODES)}")
@@ -63,12 +68,29 @@ class CostModel:
         self.unpriced: Counter[str] = Counter()
         """Kernels that could not be priced, by operator."""
         self._predictor = Predictor(self.gpu, constants=constants)
-        self._measured = measured if measured is not None else self._open_source(store)
+        self._measured = measured if measured is not None else self._open_source(store, threads)
         self._lock = threading.Lock()
+        self._requests: dict[str, KernelDescription] = {}
         self._known: dict[str, Future[Cost]] = {}
 
-    def _open_source(self, store: object | None) -> MeasuredCosts | None:
-        return None
+    def _open_source(self, store: KernelStore | Path | str | None, threads: int) -> MeasuredCosts | None:
+        """Open the store and find the device here, as far as the mode wants either."""
+        if self.mode == "predict":
+            return None
+        opened = KernelStore(store) if isinstance(store, (str, Path)) else store
+        if opened is None and self.mode == "store":
+            return None
+        return StoreAndDevice(self.gpu, store=opened, threads=threads, measure=self.mode in ("auto", "measure"))
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why kernels could not be measured, by key."""
+        return dict(getattr(self._measured, "failures", {}))
+
+    def close(self) -> None:
+        """End the measuring process, if there is one."""
+        if isinstance(self._measured, StoreAndDevice):
+            self._measured.close()
 
     def cost(self, kernel: KernelDescription) -> Cost:
         """Return the cost of *kernel*; every answer for one key is the same for the life of this model."""
@@ -78,6 +100,7 @@ class CostModel:
             mine = future is None
             if future is None:
                 future = self._known[key] = Future()
+                self._requests[key] = kernel
         if mine:
             try:
                 future.set_result(self._price(kernel, key))
@@ -105,6 +128,11 @@ class CostModel:
     def costs(self, kernels: Sequence[KernelDescription]) -> list[Cost]:
         """Return the costs of *kernels*, in order."""
         return [self.cost(kernel) for kernel in kernels]
+
+    def requests(self) -> dict[str, KernelDescription]:
+        """Return one kernel for every key asked so far (what ``phantom kernels measure`` can take elsewhere)."""
+        with self._lock:
+            return dict(self._requests)
 
     def _price(self, kernel: KernelDescription, key: str) -> Cost:
         klass = class_of(kernel)

@@ -1,4 +1,4 @@
-"""Every operator that torch's operator database dispatches has a finite positive cost or is listed unpriced."""
+"""Every operator of torch's operator database has a finite positive cost or is listed as unpriced."""
 
 from __future__ import annotations
 

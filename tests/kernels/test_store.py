@@ -15,7 +15,8 @@ from phantom.kernels.store import KernelStore, Measurement, StoreError, default_
 
 ONE = Measurement(
     key="mm(f32[8,8]c, f32[8,8]c)", device="CPU X", kind="cpu", threads=1, torch="2.13.0", runtime="MKL",
-    clock_hz=None, median_s=1e-5, spread_s=1e-6, repetitions=20, warmup=2, measured_at="2026-11-29T00:00:00+00:00",
+    clock_hz=None, median_s=1e-5, spread_s=1e-6, repetitions=20, warmup=2,
+    measured_at="2026-11-29T00:00:00+00:00",
 )  # fmt: skip
 
 

@@ -1,0 +1,86 @@
+"""Measured costs for a cost model: what the store has, and what the device here can add to it."""
+
+from __future__ import annotations
+
+import threading
+
+from phantom.kernels.classes import class_of
+from phantom.kernels.description import KernelDescription
+from phantom.kernels.device import LocalDevice, cpu_name, local_device
+from phantom.kernels.gpu import GpuSpec
+from phantom.kernels.measure import MeasurementFailed, Measurer
+from phantom.kernels.store import KernelStore
+
+
+class StoreAndDevice:
+    """Looks kernels up in *store* (may be None) and measures the missing ones if a device of *gpu*'s name is here.
+
+    Every failure is kept with its reason in ``failures`` (by key) and not tried again.
+    """
+
+    def __init__(self, gpu: GpuSpec, *, store: KernelStore | None, threads: int = 1, measure: bool = True) -> None:
+        self._gpu = gpu
+        self._store = store
+        self._threads = threads if gpu.is_cpu else 0
+        self._may_measure = measure
+        self._lock = threading.Lock()
+        self._measurer: Measurer | None = None
+        self._searched = False
+        self.failures: dict[str, str] = {}
+
+    @property
+    def device_name(self) -> str:
+        """The name under which this device's measurements are stored."""
+        return cpu_name() if self._gpu.is_cpu else self._gpu.name
+
+    def lookup(self, kernel: KernelDescription, key: str) -> float | None:
+        """Return the stored seconds of *key*, or None."""
+        if self._store is None:
+            return None
+        device = self._measurer.device if self._measurer is not None else None
+        version = device.torch if device is not None else None
+        found = self._store.find(key, self.device_name, threads=self._threads, torch=version)
+        return found.median_s if found is not None else None
+
+    def measure(self, kernel: KernelDescription, key: str) -> float | None:
+        """Measure and store; None if that cannot be, with the reason in ``failures``."""
+        if not self._may_measure or key in self.failures:
+            return None
+        measurer = self._find_measurer()
+        if measurer is None:
+            return None
+        if class_of(kernel) == "copy" and _between_host_and_device(kernel):
+            self.failures[key] = "a copy between host and device: priced by the link"
+            return None
+        try:
+            with measurer.exclusive():
+                # Another simulator on this machine may have measured it while this one waited.
+                found = self.lookup(kernel, key)
+                if found is not None:
+                    return found
+                measurement = measurer.measure(kernel, key)
+        except MeasurementFailed as error:
+            self.failures[key] = str(error)
+            return None
+        if self._store is not None:
+            self._store.add(measurement)
+        return measurement.median_s
+
+    def close(self) -> None:
+        """End the measuring process, if one was started."""
+        if self._measurer is not None:
+            self._measurer.close()
+
+    def _find_measurer(self) -> Measurer | None:
+        with self._lock:
+            if not self._searched:
+                self._searched = True
+                device: LocalDevice | None = local_device(self._gpu, threads=max(self._threads, 1))
+                if device is not None:
+                    lock = self._store.path.with_suffix(".measuring") if self._store is not None else None
+                    self._measurer = Measurer(device, lock_path=lock)
+            return self._measurer
+
+
+def _between_host_and_device(kernel: KernelDescription) -> bool:
+    return len({tensor.device for tensor in kernel.in_tensors + kernel.out_tensors}) > 1

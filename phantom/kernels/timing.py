@@ -1,0 +1,113 @@
+"""Times a prepared call on the CPU by the wall clock or on CUDA by events."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from phantom.kernels.inputs import CannotMeasure
+
+MIN_REPETITIONS = 5
+MAX_REPETITIONS = 100
+WARMUP = 2
+_BATCH_TARGET_S = 20e-6
+_FLOOR_S = 50e-9
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median and distance between the quartiles in seconds, repetitions and warm-up runs."""
+
+    median_s: float
+    spread_s: float
+    repetitions: int
+    warmup: int
+
+
+def _summary(samples: list[float]) -> Timing:
+    ordered = sorted(samples)
+    quarter = len(ordered) // 4
+    spread = ordered[-1 - quarter] - ordered[quarter]
+    return Timing(max(statistics.median(ordered), _FLOOR_S), spread, len(ordered), WARMUP)
+
+
+def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float) -> Timing:
+    """Time *call* by the wall clock until *budget_s* is spent (at least 5, at most 100 repetitions), less *dispatch_s* each.
+
+    Calls shorter than 20 us are timed in batches, so that the clock's own cost does not count.
+    """
+    start = time.perf_counter()
+    for _ in range(WARMUP):
+        call()
+    once = (time.perf_counter() - start) / WARMUP
+    batch = max(1, min(50, int(_BATCH_TARGET_S / max(once, 1e-7))))
+    samples: list[float] = []
+    deadline = time.perf_counter() + budget_s
+    while len(samples) < MAX_REPETITIONS and (len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline):
+        begin = time.perf_counter_ns()
+        for _ in range(batch):
+            call()
+        samples.append((time.perf_counter_ns() - begin) * 1e-9 / batch - dispatch_s)
+    return _summary(samples)
+
+
+def dispatch_cost_s() -> float:
+    """Return what calling an operator that does nothing costs here (the host's part, which the job's clock has already)."""
+    tensor = torch.zeros(1)
+    operator = torch.ops.aten.alias.default
+
+    def call() -> None:
+        operator(tensor)
+
+    return min(time_cpu(call, budget_s=0.02, dispatch_s=0.0).median_s for _ in range(3))
+
+
+def time_cuda(call: Callable[[], Any], *, budget_s: float, flush_bytes: int) -> Timing:
+    """Time *call* by events.  *flush_bytes* > 0: the L2 cache is overwritten before each run (operands too large to stay in it).
+
+    A short busy kernel runs ahead of each measured call, so that the launch itself is not part of the time.
+    """
+    flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda") if flush_bytes else None
+    for _ in range(WARMUP):
+        call()
+    torch.cuda.synchronize()
+    samples: list[float] = []
+    deadline = time.perf_counter() + budget_s
+    while len(samples) < MAX_REPETITIONS and (len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if flush is not None:
+            flush.zero_()
+        torch.cuda._sleep(100_000)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        samples.append(start.elapsed_time(end) * 1e-3)
+    return _summary(samples)
+
+
+def check_memory(needed: int, device: str, limit_bytes: int | None) -> None:
+    """Raise CannotMeasure if *needed* bytes are more than *limit_bytes* or than 60 % of what is free."""
+    if device.startswith("cuda"):
+        free = torch.cuda.mem_get_info(torch.device(device))[0]
+    else:
+        free = _free_host_bytes()
+    allowed = int(0.6 * free) if limit_bytes is None else min(limit_bytes, int(0.6 * free))
+    if needed > allowed:
+        raise CannotMeasure(f"needs {needed / 2**30:.1f} GiB, {allowed / 2**30:.1f} GiB are allowed")
+
+
+def _free_host_bytes() -> int:
+    try:
+        with open("/proc/meminfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 4 << 30
