@@ -12,7 +12,7 @@ from phantom.kernels.gpu import GpuSpec, UnknownGpuError, gpu_by_name
 
 @dataclass(frozen=True, kw_only=True)
 class LocalDevice:
-    """A device that is here: torch's name for it, the name measurements are stored under, versions, threads, clock."""
+    """A device that is here: torch's name, the name in the store, versions, threads, clock."""
 
     torch_name: str
     kind: str
@@ -44,12 +44,13 @@ def local_cpu(*, threads: int = 1) -> LocalDevice:
 
     library = "MKL" if torch.backends.mkl.is_available() else "OpenBLAS or none"
     return LocalDevice(
-        torch_name="cpu", kind="cpu", name=cpu_name(), threads=threads, torch=torch.__version__, runtime=library
+        torch_name="cpu", kind="cpu", name=cpu_name(), threads=threads, torch=torch.__version__,
+        runtime=library,
     )  # fmt: skip
 
 
 def local_cuda(gpu: GpuSpec | None = None) -> LocalDevice | None:
-    """Return the first CUDA device here (that is a *gpu*, if given), or None.  Works on machines without CUDA."""
+    """Return the first CUDA device here (that is a *gpu*, if given), or None."""
     if platform.system() == "Linux" and not any(Path(node).exists() for node in _DEVICE_NODES):
         return None  # spares the import of torch
     import torch
@@ -66,8 +67,10 @@ def local_cuda(gpu: GpuSpec | None = None) -> LocalDevice | None:
             properties = torch.cuda.get_device_properties(index)
             clock_khz = getattr(properties, "clock_rate", None)
             return LocalDevice(
-                torch_name=f"cuda:{index}", kind="cuda", name=known.name if known is not None else name, threads=0,
-                torch=torch.__version__, runtime=f"CUDA {torch.version.cuda}", clock_hz=clock_khz * 1e3 if clock_khz else None,
+                torch_name=f"cuda:{index}", kind="cuda", threads=0,
+                name=known.name if known is not None else name,
+                torch=torch.__version__, runtime=f"CUDA {torch.version.cuda}",
+                clock_hz=clock_khz * 1e3 if clock_khz else None,
             )  # fmt: skip
     return None
 

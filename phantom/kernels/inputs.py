@@ -1,4 +1,4 @@
-"""Makes real arguments for a kernel description: right dtypes, shapes and strides, and values that the operator accepts."""
+"""Makes real arguments for a kernel description, with values that the operator accepts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from phantom.kernels.description import IntList, KernelDescription, Opaque, TensorList, TensorMeta
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
-    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
-    7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128, 11: torch.bool, 15: torch.bfloat16,
-    23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
+    6: torch.float32, 7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128,
+    11: torch.bool, 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
 }  # fmt: skip
 """c10::ScalarType by number (c10/core/ScalarType.h), as a dtype argument may come as an integer."""
 
@@ -31,7 +31,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def resolve(kernel: KernelDescription) -> torch._ops.OpOverload:
-    """Return the operator that *kernel* names; without an overload in the name the first one that fits the arguments.
+    """Return the operator that *kernel* names; without an overload in the name the first one that fits the
+    arguments.
 
     Raises CannotMeasure if torch does not have it.
     """
@@ -64,8 +65,10 @@ def _extent(tensor: TensorMeta) -> int:
     return 1 + sum((n - 1) * stride for n, stride in zip(tensor.sizes, tensor.strides))
 
 
-def make_tensor(meta: TensorMeta, device: str, fill: Callable[[torch.Tensor], Any] | None = None) -> torch.Tensor:
-    """Return a tensor of that dtype, shape and strides; *fill* writes its (flat) storage, by default what any operator takes."""
+def make_tensor(
+    meta: TensorMeta, device: str, fill: Callable[[torch.Tensor], Any] | None = None
+) -> torch.Tensor:
+    """Return a tensor of that dtype, shape and strides; *fill* writes its (flat) storage."""
     dtype = torch_dtype(meta.dtype)
     place = "cpu" if meta.device == "cpu" else device
     flat = torch.empty(max(_extent(meta), 1), dtype=dtype, device=place)
@@ -74,7 +77,7 @@ def make_tensor(meta: TensorMeta, device: str, fill: Callable[[torch.Tensor], An
 
 
 def _fill_any(flat: torch.Tensor) -> None:
-    """Positive numbers below one: good as divisors, probabilities, variances, arguments of logarithms and square roots."""
+    """Positive numbers below one: good as divisors, probabilities, variances, arguments of logarithms."""
     if flat.dtype == torch.bool:
         flat.copy_(torch.arange(flat.numel(), device=flat.device) % 2 == 0)
     elif flat.is_floating_point() or flat.is_complex():
@@ -116,13 +119,15 @@ def _is_index(meta: TensorMeta) -> bool:
 
 
 _INDEXED_BY_DIMENSION = frozenset(
-    {"index_select", "gather", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill",
-     "index_reduce", "take_along_dim"}
+    {"index_select", "gather", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy",
+     "index_fill", "index_reduce", "take_along_dim"}
 )  # fmt: skip
 _SPECIAL_POSITIVE_DEFINITE = ("cholesky", "inv", "solve", "lu", "det", "ldl", "eigh", "geqrf", "qr")
 
 
-def _fill_for(kernel: KernelDescription, position: int, name: str, meta: TensorMeta) -> Callable[[torch.Tensor], Any] | None:
+def _fill_for(
+    kernel: KernelDescription, position: int, name: str, meta: TensorMeta
+) -> Callable[[torch.Tensor], Any] | None:
     """Return how to fill argument *position*, called *name* in the schema, or None for any value."""
     op = kernel.base_name
     if op == "_linalg_check_errors" or name == "info":
@@ -135,10 +140,15 @@ def _fill_for(kernel: KernelDescription, position: int, name: str, meta: TensorM
     if name in ("boundaries", "sorted_sequence"):
         return _fill_even(1000)
     if name in ("offsets", "cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k", "offs"):
-        last = kernel.tensor(1).numel if op.startswith("_embedding_bag") and kernel.tensor(1) is not None else 0  # type: ignore[union-attr]
+        bag = kernel.tensor(1) if op.startswith("_embedding_bag") else None
+        last = bag.numel if bag is not None else 0
         tokens = last or (math.prod(first.sizes[:-2]) if first is not None and len(first.sizes) > 2 else 0)
         return _fill_even(max(tokens - (1 if "embedding" in op else 0), 0))
-    if op in ("embedding", "_embedding_bag", "_embedding_bag_forward_only") and name == "indices" and first is not None:
+    if (
+        op in ("embedding", "_embedding_bag", "_embedding_bag_forward_only")
+        and name == "indices"
+        and first is not None
+    ):
         return _fill_below(first.sizes[0])
     if op in ("embedding_dense_backward", "_embedding_bag_dense_backward"):
         return _fill_below(int(kernel.value(2 if op == "embedding_dense_backward" else 5, 1)))
@@ -147,7 +157,11 @@ def _fill_for(kernel: KernelDescription, position: int, name: str, meta: TensorM
         return _fill_below(first.sizes[dim])
     if name == "target":
         scores = kernel.tensor(1 if "backward" in op else 0)
-        classes = scores.sizes[1] if scores is not None and len(scores.sizes) > 1 else (scores.numel if scores else 1)
+        classes = (
+            scores.sizes[1]
+            if scores is not None and len(scores.sizes) > 1
+            else (scores.numel if scores else 1)
+        )
         return _fill_below(classes) if op.startswith(("nll_loss", "multi_margin", "cross_entropy")) else None
     if name == "indices" and "pool" in op:
         data = kernel.tensor(1)
@@ -177,8 +191,10 @@ def _index_list(kernel: KernelDescription, values: TensorList, device: str) -> l
     return made
 
 
-def make_arguments(kernel: KernelDescription, schema: torch._C.FunctionSchema, device: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and keyword arguments for *kernel* on *device* (``cpu`` or ``cuda:N``).  Raises CannotMeasure."""
+def make_arguments(
+    kernel: KernelDescription, schema: torch._C.FunctionSchema, device: str
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return positional and keyword arguments for *kernel* on *device*.  Raises CannotMeasure."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
     for position, parameter in enumerate(schema.arguments):
@@ -197,11 +213,21 @@ def _make(kernel: KernelDescription, position: int, parameter: Any, device: str)
     kind = str(parameter.type)
     if isinstance(given, TensorMeta):
         tensor = make_tensor(given, device, _fill_for(kernel, position, parameter.name, given))
-        if position == 0 and any(mark in kernel.base_name for mark in _SPECIAL_POSITIVE_DEFINITE) and "linalg" in kernel.base_name:
+        if (
+            position == 0
+            and any(mark in kernel.base_name for mark in _SPECIAL_POSITIVE_DEFINITE)
+            and "linalg" in kernel.base_name
+        ):
             _make_positive_definite(tensor)
         return tensor
     if isinstance(given, TensorList):
-        if kernel.base_name in ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put"):
+        if kernel.base_name in (
+            "index",
+            "index_put",
+            "_index_put_impl",
+            "_unsafe_index",
+            "_unsafe_index_put",
+        ):
             return _index_list(kernel, given, device)
         return [None if item is None else make_tensor(item, device) for item in given.items]
     if isinstance(given, IntList):

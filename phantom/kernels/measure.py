@@ -15,8 +15,8 @@ from typing import Any
 
 from phantom.kernels.description import KernelDescription, encode_kernel
 from phantom.kernels.device import LocalDevice
+from phantom.kernels.framing import read_message, write_message
 from phantom.kernels.store import Measurement
-from phantom.kernels.worker import read_message, write_message
 
 try:
     import fcntl
@@ -33,8 +33,10 @@ class MeasurementFailed(RuntimeError):
 class Measurer:
     """Runs kernels on *device*.
 
-    *budget_s* bounds the repetitions of one kernel, *timeout_s* one kernel altogether (then its process is ended),
-    *limit_bytes* its memory (default: 60 % of what is free).  *lock_path* names a file that all simulators of this machine lock while they
+    *budget_s* bounds the repetitions of one kernel, *timeout_s* one kernel altogether (then its process is
+    ended),
+    *limit_bytes* its memory (default: 60 % of what is free).  *lock_path* names a file that all simulators
+    of this machine lock while they
     measure, so that they do not disturb each other.
     """
 
@@ -62,19 +64,22 @@ class Measurer:
             yield
 
     def measure(self, kernel: KernelDescription, key: str) -> Measurement:
-        """Run *kernel* and return what was measured, to be stored under *key*; call it inside :meth:`exclusive`.
+        """Run *kernel* and return what was measured, to be stored under *key*; call it inside
+        :meth:`exclusive`.
 
         Raises MeasurementFailed.
         """
         request = {
-            "kernel": encode_kernel(kernel), "device": self.device.torch_name, "budget_s": self._budget_s, "limit_bytes": self._limit_bytes,
+            "kernel": encode_kernel(kernel), "device": self.device.torch_name, "budget_s": self._budget_s,
+            "limit_bytes": self._limit_bytes,
         }  # fmt: skip
         answer = self._ask(request)
         if not answer["ok"]:
             raise MeasurementFailed(answer["reason"])
         return Measurement(
-            key=key, device=self.device.name, kind=self.device.kind, threads=self.device.threads, torch=self.device.torch,
-            runtime=self.device.runtime, clock_hz=self.device.clock_hz, median_s=answer["median_s"], spread_s=answer["spread_s"],
+            key=key, device=self.device.name, kind=self.device.kind, threads=self.device.threads,
+            torch=self.device.torch, runtime=self.device.runtime, clock_hz=self.device.clock_hz,
+            median_s=answer["median_s"], spread_s=answer["spread_s"],
             repetitions=answer["repetitions"], warmup=answer["warmup"],
             measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from phantom.kernels.gpu import GpuSpec, gpu_by_name
 from phantom.kernels.key import cost_key
 from phantom.kernels.predict import Predictor
 from phantom.kernels.source import StoreAndDevice
-from phantom.kernels.store import KernelStore
+from phantom.kernels.store import KernelStore, StoreError, default_path
 
 MODES = ("auto", "store", "measure", "predict")
 _PRICED_NAMESPACES = ("aten", "prims")
@@ -40,14 +40,16 @@ class MeasuredCosts(Protocol):
 class CostModel:
     """Prices kernels for one device.
 
-    *gpu* is a GpuSpec or a name; *store* a :class:`~phantom.kernels.store.KernelStore` or a path to one;
+    *gpu* is a GpuSpec or a name; *store* a :class:`~phantom.kernels.store.KernelStore` or a path to one
+    (default: the user's store);
     *mode* says
     where costs may come from: ``auto`` (store, measurement if a device of that name is here, prediction),
     ``store`` (a kernel that
     the store lacks is unpriced), ``measure`` (store, measurement on the device here, prediction where that
     cannot be), or ``predict``.
     *threads* is the number of CPU
-    threads of a rank, for a CPU.  Safe to call from several threads; one key is measured once.  Raises ValueError for an unknown mode,
+    threads of a rank, for a CPU.  Safe to call from several threads; one key is measured once.  Raises
+    ValueError for an unknown mode,
     UnknownGpuError.
     """
 
@@ -77,10 +79,14 @@ class CostModel:
         """Open the store and find the device here, as far as the mode wants either."""
         if self.mode == "predict":
             return None
-        opened = KernelStore(store) if isinstance(store, (str, Path)) else store
-        if opened is None and self.mode == "store":
-            return None
-        return StoreAndDevice(self.gpu, store=opened, threads=threads, measure=self.mode in ("auto", "measure"))
+        if isinstance(store, (str, Path)):
+            if self.mode == "store" and not Path(store).exists():
+                raise StoreError(f"{store}: no such kernel store")
+            store = Path(store)
+        wanted = store if store is not None else default_path()
+        return StoreAndDevice(
+            self.gpu, store=wanted, threads=threads, measure=self.mode in ("auto", "measure")
+        )
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -130,7 +136,7 @@ class CostModel:
         return [self.cost(kernel) for kernel in kernels]
 
     def requests(self) -> dict[str, KernelDescription]:
-        """Return one kernel for every key asked so far (what ``phantom kernels measure`` can take elsewhere)."""
+        """Return one kernel for every key asked so far, which can be measured elsewhere."""
         with self._lock:
             return dict(self._requests)
 

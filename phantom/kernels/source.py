@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from phantom.kernels.classes import class_of
 from phantom.kernels.description import KernelDescription
@@ -13,14 +14,22 @@ from phantom.kernels.store import KernelStore
 
 
 class StoreAndDevice:
-    """Looks kernels up in *store* (may be None) and measures the missing ones if a device of *gpu*'s name is here.
+    """Looks kernels up in *store* and measures the missing ones if a device of *gpu*'s name is here.
 
-    Every failure is kept with its reason in ``failures`` (by key) and not tried again.
+    *store* is an open store, the path of one (created when there is something to keep) or None.  Every
+    failure is kept with
+    its reason in ``failures`` (by key) and not tried again.  Raises StoreError for a store that cannot be
+    used.
     """
 
-    def __init__(self, gpu: GpuSpec, *, store: KernelStore | None, threads: int = 1, measure: bool = True) -> None:
+    def __init__(
+        self, gpu: GpuSpec, *, store: KernelStore | Path | None, threads: int = 1, measure: bool = True
+    ) -> None:
         self._gpu = gpu
-        self._store = store
+        self._path = store if isinstance(store, Path) else None
+        self._store = store if isinstance(store, KernelStore) else None
+        if self._path is not None and self._path.exists():
+            self._store = KernelStore(self._path)
         self._threads = threads if gpu.is_cpu else 0
         self._may_measure = measure
         self._lock = threading.Lock()
@@ -62,6 +71,8 @@ class StoreAndDevice:
         except MeasurementFailed as error:
             self.failures[key] = str(error)
             return None
+        if self._store is None and self._path is not None:
+            self._store = KernelStore(self._path)
         if self._store is not None:
             self._store.add(measurement)
         return measurement.median_s
@@ -77,7 +88,8 @@ class StoreAndDevice:
                 self._searched = True
                 device: LocalDevice | None = local_device(self._gpu, threads=max(self._threads, 1))
                 if device is not None:
-                    lock = self._store.path.with_suffix(".measuring") if self._store is not None else None
+                    path = self._store.path if self._store is not None else self._path
+                    lock = path.with_suffix(".measuring") if path is not None else None
                     self._measurer = Measurer(device, lock_path=lock)
             return self._measurer
 

@@ -37,7 +37,8 @@ def _summary(samples: list[float]) -> Timing:
 
 
 def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float) -> Timing:
-    """Time *call* by the wall clock until *budget_s* is spent (at least 5, at most 100 repetitions), less *dispatch_s* each.
+    """Time *call* by the wall clock until *budget_s* is spent (at least 5, at most 100 repetitions), less
+    *dispatch_s* each.
 
     Calls shorter than 20 us are timed in batches, so that the clock's own cost does not count.
     """
@@ -48,7 +49,9 @@ def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float) -> 
     batch = max(1, min(50, int(_BATCH_TARGET_S / max(once, 1e-7))))
     samples: list[float] = []
     deadline = time.perf_counter() + budget_s
-    while len(samples) < MAX_REPETITIONS and (len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline):
+    while len(samples) < MAX_REPETITIONS and (
+        len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline
+    ):
         begin = time.perf_counter_ns()
         for _ in range(batch):
             call()
@@ -57,7 +60,7 @@ def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float) -> 
 
 
 def dispatch_cost_s() -> float:
-    """Return what calling an operator that does nothing costs here (the host's part, which the job's clock has already)."""
+    """Return what calling an operator that does nothing costs (the host's part: the job's clock has it)."""
     tensor = torch.zeros(1)
     operator = torch.ops.aten.alias.default
 
@@ -68,7 +71,8 @@ def dispatch_cost_s() -> float:
 
 
 def time_cuda(call: Callable[[], Any], *, budget_s: float, flush_bytes: int) -> Timing:
-    """Time *call* by events.  *flush_bytes* > 0: the L2 cache is overwritten before each run (operands too large to stay in it).
+    """Time *call* by events.  *flush_bytes* > 0: the L2 cache is overwritten before each run (operands too
+    large to stay in it).
 
     A short busy kernel runs ahead of each measured call, so that the launch itself is not part of the time.
     """
@@ -78,7 +82,9 @@ def time_cuda(call: Callable[[], Any], *, budget_s: float, flush_bytes: int) -> 
     torch.cuda.synchronize()
     samples: list[float] = []
     deadline = time.perf_counter() + budget_s
-    while len(samples) < MAX_REPETITIONS and (len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline):
+    while len(samples) < MAX_REPETITIONS and (
+        len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline
+    ):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         if flush is not None:
             flush.zero_()

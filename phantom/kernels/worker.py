@@ -1,37 +1,20 @@
 """The process that runs kernels to measure them: a crash or a hang of an operator is not the simulator's.
 
-Started by :mod:`phantom.kernels.measure`; reads requests from stdin and answers on stdout, each a 4-byte length and msgpack.
+Started by :mod:`phantom.kernels.measure`; reads requests from stdin and answers on stdout, each a 4-byte
+length and msgpack.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
-from typing import Any, BinaryIO
+from typing import Any
 
-import msgpack
-
-
-def read_message(stream: BinaryIO) -> Any | None:
-    """Return the next message, or None at the end of the stream."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    size = struct.unpack("<I", head)[0]
-    body = stream.read(size)
-    return msgpack.unpackb(body, raw=False) if len(body) == size else None
-
-
-def write_message(stream: BinaryIO, message: Any) -> None:
-    """Send *message*."""
-    body = msgpack.packb(message)
-    stream.write(struct.pack("<I", len(body)) + body)
-    stream.flush()
+from phantom.kernels.framing import read_message, write_message
 
 
 def measure_here(request: dict[str, Any], dispatch_s: float) -> dict[str, Any]:
-    """Measure one kernel in this process: ``{"ok": True, median_s, spread_s, repetitions, warmup}`` or ``{"ok": False, reason}``."""
+    """Measure one kernel in this process; the answer is a timing, or the reason why not."""
     import torch
 
     from phantom.kernels.cpu_form import cpu_form
@@ -65,8 +48,8 @@ def measure_here(request: dict[str, Any], dispatch_s: float) -> dict[str, Any]:
         text = " ".join(str(error).split())[:300]
         return {"ok": False, "reason": f"{type(error).__name__}: {text}"}
     return {
-        "ok": True, "median_s": timing.median_s, "spread_s": timing.spread_s, "repetitions": timing.repetitions,
-        "warmup": timing.warmup,
+        "ok": True, "median_s": timing.median_s, "spread_s": timing.spread_s,
+        "repetitions": timing.repetitions, "warmup": timing.warmup,
     }  # fmt: skip
 
 
@@ -80,7 +63,8 @@ def main() -> None:
 
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     torch.set_num_threads(threads)
-    # In-place operators repeated on their own result would drift into denormals, which are slow and not the job's case.
+    # In-place operators repeated on their own result would drift into denormals, which are slow and not the
+    # job's case.
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
     dispatch_s = dispatch_cost_s()
