@@ -100,7 +100,7 @@ class Network:
             flight.end_ps = None
             self._open[flight.op_id] = flight
         self._now_ps = to_ps
-        pass
+        self._open = {i: f for i, f in self._open.items() if f.start_ps <= to_ps}
         self._queue = []
         self._sharing.clear()
         for flight in [*self._open.values(), *self._background]:
