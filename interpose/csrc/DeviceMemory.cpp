@@ -63,7 +63,8 @@ size_t DeviceMemory::limit() const {
 
 void DeviceMemory::trace(const char* action, uintptr_t address, size_t size, c10::StreamId stream) {
   if (!keep_history_) return;
-  history_.push_back({action, address, size, stream, thisThreadClock().now_ps.load(std::memory_order_relaxed)});
+  const Picoseconds now_ps = thisThreadHasClock() ? thisThreadClock().now_ps.load(std::memory_order_relaxed) : 0;
+  history_.push_back({action, address, size, stream, now_ps});
   while (history_.size() > history_limit_) history_.pop_front();
 }
 

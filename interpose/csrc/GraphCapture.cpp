@@ -12,72 +12,118 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace phantom {
 namespace {
 
-struct Kernel {
-  Picoseconds duration_ps;
-  uint32_t kernel;
+struct Step {
+  enum Kind { kKernel, kRecord, kWait, kCall } kind;
+  StreamId stream;
+  Picoseconds duration_ps = 0;
+  uint32_t kernel = 0;
+  uint64_t event = 0;
+  std::function<void(StreamId)> run;
 };
-// In the order of the launches: branches that could overlap on a GPU run one after the other.
-using Graph = std::vector<Kernel>;
+struct Graph {
+  StreamId origin = 0;   // becomes the stream of the replay; the others stay what they were
+  std::vector<Step> steps;
+};
 
+// Leaked and never locked while anything else is called.
 std::mutex g_mutex;
 std::atomic<int> g_captures{0};
-std::map<c10::DeviceIndex, Graph> g_open;
-std::map<uint64_t, std::shared_ptr<const Graph>> g_graphs;
-uint64_t g_next = 1;
+auto& g_open = *new std::map<DeviceIndex, Graph>();
+auto& g_graphs = *new std::map<uint64_t, std::shared_ptr<const Graph>>();
+uint64_t g_next_graph = 1, g_next_event = 1;
+
+bool keep(DeviceIndex device, Step step) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  const auto open = g_open.find(device);
+  if (open == g_open.end()) return false;
+  open->second.steps.push_back(std::move(step));
+  return true;
+}
 
 }  // namespace
 
-bool streamCapturing(c10::DeviceIndex device, c10::StreamId) {
+bool streamCapturing(DeviceIndex device, StreamId) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return false;
   std::lock_guard<std::mutex> lock(g_mutex);
   return g_open.count(device) > 0;
 }
 
-bool captureKernel(c10::DeviceIndex device, Picoseconds duration_ps, uint32_t kernel) {
-  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard<std::mutex> lock(g_mutex);
-  const auto open = g_open.find(device);
-  if (open == g_open.end()) return false;
-  open->second.push_back({duration_ps, kernel});
-  return true;
+bool captureKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel) {
+  return g_captures.load(std::memory_order_relaxed) != 0 && keep(device, {Step::kKernel, stream, duration_ps, kernel});
 }
 
-void captureBegin(c10::DeviceIndex device) {
-  TORCH_CHECK(currentStream(device) != 0,
+bool captureWait(DeviceIndex device, StreamId stream, uint64_t captured_event) {
+  return captured_event != 0 && keep(device, {Step::kWait, stream, 0, 0, captured_event});
+}
+
+bool captureCall(DeviceIndex device, StreamId stream, std::function<void(StreamId)> run) {
+  return keep(device, {Step::kCall, stream, 0, 0, 0, std::move(run)});
+}
+
+uint64_t captureEvent(DeviceIndex device, StreamId stream) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return 0;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  const auto open = g_open.find(device);
+  if (open == g_open.end()) return 0;
+  open->second.steps.push_back({Step::kRecord, stream, 0, 0, g_next_event});
+  return g_next_event++;
+}
+
+void captureBegin(DeviceIndex device, StreamId origin) {
+  TORCH_CHECK(origin != 0,
               "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
               "the default stream.)");
   {
     std::lock_guard<std::mutex> lock(g_mutex);
-    TORCH_CHECK(g_open.emplace(device, Graph()).second, "cuda:", int(device), " is being captured already");
+    TORCH_CHECK(g_open.emplace(device, Graph{origin, {}}).second, "cuda:", int(device), " is being captured already");
     ++g_captures;
   }
   deviceMemory(device).setCapturing(true);
 }
 
-uint64_t captureEnd(c10::DeviceIndex device) {
-  deviceMemory(device).setCapturing(false);
-  std::lock_guard<std::mutex> lock(g_mutex);
-  const auto open = g_open.find(device);
-  TORCH_CHECK(open != g_open.end(), "capture_end without capture_begin");
-  g_graphs[g_next] = std::make_shared<const Graph>(std::move(open->second));
-  g_open.erase(open);
-  --g_captures;
-  return g_next++;
-}
-
-void captureReplay(uint64_t graph, c10::DeviceIndex device, c10::StreamId stream) {
-  std::shared_ptr<const Graph> kernels;
+uint64_t captureEnd(DeviceIndex device) {
+  uint64_t number;
   {
     std::lock_guard<std::mutex> lock(g_mutex);
-    kernels = g_graphs.at(graph);
+    const auto open = g_open.find(device);
+    TORCH_CHECK(open != g_open.end(), "capture_end without capture_begin");
+    number = g_next_graph++;
+    g_graphs[number] = std::make_shared<const Graph>(std::move(open->second));
+    g_open.erase(open);
+    --g_captures;
+  }
+  deviceMemory(device).setCapturing(false);
+  return number;
+}
+
+void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream) {
+  std::shared_ptr<const Graph> kept;
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    kept = g_graphs.at(graph);
   }
   chargeHost(HostWork::kOperator);   // one launch, however many kernels
-  for (const Kernel& k : *kernels) launchKernel(device, stream, k.duration_ps, k.kernel);
+  std::unordered_map<uint64_t, Tail> events;
+  for (const Step& step : kept->steps) {
+    const StreamId where = step.stream == kept->origin ? stream : step.stream;
+    switch (step.kind) {
+      case Step::kKernel: launchKernel(device, where, step.duration_ps, step.kernel); break;
+      case Step::kRecord: events[step.event] = streamTail(device, where); break;
+      case Step::kWait: {
+        const auto event = events.find(step.event);
+        if (event != events.end()) streamWait(device, where, event->second);
+        break;
+      }
+      case Step::kCall: step.run(where); break;
+    }
+  }
 }
 
 void captureDrop(uint64_t graph) {
@@ -87,10 +133,13 @@ void captureDrop(uint64_t graph) {
 
 namespace {
 const Binding binding([](pybind11::module_& m) {
-  m.def("capture_begin", [] { captureBegin(currentDevice()); });
+  m.def("capture_begin", [] {
+    const DeviceIndex device = currentDevice();
+    captureBegin(device, currentStream(device));
+  });
   m.def("capture_end", [] { return captureEnd(currentDevice()); });
   m.def("capture_replay", [](uint64_t graph) {
-    const c10::DeviceIndex device = currentDevice();
+    const DeviceIndex device = currentDevice();
     captureReplay(graph, device, currentStream(device));
   });
   m.def("capture_drop", &captureDrop);

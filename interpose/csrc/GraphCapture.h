@@ -1,4 +1,4 @@
-// CUDA graphs: while a device is captured its kernels are kept instead of run; replay puts them on a stream at once.
+// CUDA graphs: while a device is captured its work is kept instead of run; replay puts it on its streams at once.
 #pragma once
 
 #include "Time.h"
@@ -7,16 +7,26 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace phantom {
 
-bool streamCapturing(c10::DeviceIndex device, c10::StreamId stream);
-// Called by launchKernel: true if the kernel was kept for a graph and must not be put on its stream.
-bool captureKernel(c10::DeviceIndex device, Picoseconds duration_ps, uint32_t kernel);
+using c10::DeviceIndex;
+using c10::StreamId;
 
-void captureBegin(c10::DeviceIndex device);
-uint64_t captureEnd(c10::DeviceIndex device);        // a number for the two below
-void captureReplay(uint64_t graph, c10::DeviceIndex device, c10::StreamId stream);
+bool streamCapturing(DeviceIndex device, StreamId stream);
+
+// Each is true if the work was kept for a graph and must not happen now. Called by launchKernel and the guard.
+bool captureKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel);
+bool captureWait(DeviceIndex device, StreamId stream, uint64_t captured_event);
+// Anything else, such as a collective; `run` gets the stream to use at each replay.
+bool captureCall(DeviceIndex device, StreamId stream, std::function<void(StreamId)> run);
+// A number that stands for the event inside the graph, or 0 outside of a capture.
+uint64_t captureEvent(DeviceIndex device, StreamId stream);
+
+void captureBegin(DeviceIndex device, StreamId origin);
+uint64_t captureEnd(DeviceIndex device);        // a number for the two below
+void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream);
 void captureDrop(uint64_t graph);
 
 }  // namespace phantom

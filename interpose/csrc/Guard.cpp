@@ -46,6 +46,7 @@ c10::DeviceIndex checked(c10::DeviceIndex device) {
 struct EventState {
   std::mutex mutex;
   Tail tail;
+  uint64_t captured = 0;   // its number inside the CUDA graph it was recorded in
   c10::DeviceIndex device = 0;
   bool timing = false;
 };
@@ -55,6 +56,12 @@ Tail tailOf(void* event) {
   std::lock_guard<std::mutex> lock(state->mutex);
   state->tail.simplify();
   return state->tail;
+}
+
+uint64_t capturedNumber(void* event) {
+  auto* state = static_cast<EventState*>(event);
+  std::lock_guard<std::mutex> lock(state->mutex);
+  return state->captured;
 }
 
 struct VirtualGuard final : c10::impl::DeviceGuardImplInterface {
@@ -108,13 +115,16 @@ struct VirtualGuard final : c10::impl::DeviceGuardImplInterface {
     Tail tail = streamTail(s.device_index(), s.id());
     // On an idle stream the event ends when it is issued.
     tail.notBefore(thisThreadClock().now_ps.load(std::memory_order_relaxed));
+    const uint64_t captured = captureEvent(s.device_index(), s.id());
     auto* state = static_cast<EventState*>(*event);
     std::lock_guard<std::mutex> lock(state->mutex);
     state->tail = std::move(tail);
+    state->captured = captured;
   }
   void block(void* event, const c10::Stream& s) const override {
     if (!event) return;
     chargeHost(HostWork::kQuery);
+    if (captureWait(s.device_index(), s.id(), capturedNumber(event))) return;
     streamWait(s.device_index(), s.id(), tailOf(event));
   }
   bool queryEvent(void* event) const override {

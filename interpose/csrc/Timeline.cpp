@@ -39,7 +39,7 @@ uint32_t streamKey(DeviceIndex device, StreamId stream) { return uint32_t(device
 }  // namespace
 
 void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel) {
-  if (captureKernel(device, duration_ps, kernel)) return;
+  if (captureKernel(device, stream, duration_ps, kernel)) return;
   Clock& clock = thisThreadClock();
   State& state = *g_state;
   std::unique_lock<std::mutex> hold(state.mutex);

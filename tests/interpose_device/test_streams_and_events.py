@@ -190,6 +190,24 @@ def test_record_stream_keeps_the_block_until_the_other_stream_is_done(device: Mo
     assert again.data_ptr() == address
 
 
+def test_graph_keeps_its_branches(device: ModuleType) -> None:
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.cuda._sleep(MS)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(3 * MS)
+        torch.cuda._sleep(2 * MS)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda._sleep(MS)
+    for _ in range(2):
+        torch.cuda.synchronize()
+        before = now_ms(device)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert now_ms(device) - before == pytest.approx(1 + 3 + 1, abs=0.02)
+
+
 def test_graph_replay_costs_one_launch(device: ModuleType) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
