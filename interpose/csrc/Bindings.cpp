@@ -212,7 +212,7 @@ void bindStore(py::module_& m) {
     // WAITED: a key that no rank posted must have come from outside the job, so the simulator need not wait for it.
     record([&](Packer& p) {
       p.array(2);
-      p.integer(19);
+      p.integer(20);
       p.integer(int64_t(request));
     });
     thisThreadClock().notBefore(awaitAnswer(request));

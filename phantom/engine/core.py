@@ -85,6 +85,7 @@ class Core:
             RankRecord.FAULT: self._fault,
             RankRecord.BYE: self._bye,
             RankRecord.TRANSFER: self._transfer,
+            RankRecord.SUPPLY: self._supply,
             RankRecord.WAITED: self._waited,
         }
         for session in self.sessions:
@@ -168,6 +169,7 @@ class Core:
         for clock in session.clocks.values():
             clock.state = ClockState.ENDED
         session.clocks.clear()
+        self.matcher.delivery.drop(session)
 
     def _bye(self, session: RankSession, record: Record) -> None:
         self.finish(session)
@@ -267,6 +269,10 @@ class Core:
         operation = self.matcher.transfer(session, direction, size, bool(pinned), post, looked_up)
         session.add(node_id, operation.done)
         self._graph.try_resolve(operation.ready)
+
+    def _supply(self, session: RankSession, record: Record) -> None:
+        _, node_id, index, value = record
+        self.matcher.delivery.supply(session, node_id, index, value)
 
     # Waiting for device work
 

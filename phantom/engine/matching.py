@@ -6,11 +6,12 @@ from typing import Any
 
 from netsim.operation import Operation
 from phantom.engine import values
+from phantom.engine.delivery import Delivery
 from phantom.engine.errors import JobError, protocol_error
 from phantom.engine.graph import Node
 from phantom.engine.operations import OperationIds, PendingOperation, Post
 from phantom.engine.session import RankSession
-from phantom.wire.records import COLLECTIVE_KINDS, EngineRecord, Payload
+from phantom.wire.records import COLLECTIVE_KINDS
 
 # A tail that has been looked up: node or None, offset, bound.
 LookedUpTail = tuple["Node | None", int, int]
@@ -48,6 +49,7 @@ class Matcher:
 
     def __init__(self, sessions: list[RankSession]) -> None:
         self._sessions = sessions
+        self.delivery = Delivery(sessions)
         self._ids = OperationIds()
         self.communicators: dict[str, Communicator] = {}
 
@@ -85,7 +87,7 @@ class Matcher:
         seq: int,
         post: Post,
         tail: LookedUpTail,
-        value: list[Any] | None,
+        value: Any,
     ) -> PendingOperation:
         """COLLECTIVE: one member's side. Returns the operation; its `done` is the rank's node.
 
@@ -108,8 +110,7 @@ class Matcher:
             raise protocol_error(session.rank, f"posts {post.kind} #{seq} of group {comm.label!r} twice")
         operation.posts[post.group_rank] = post
         _check_agreement(comm, operation, post)
-        if value is not None:
-            operation.values[post.group_rank] = (value[0], value[1], bool(value[2]), value[3])
+        self.delivery.offer(session, operation, post.group_rank, post.node_id, 0, value)
         _hold(operation.ready, tail)
         if len(operation.posts) == len(comm.ranks):
             del comm.collectives[seq]
@@ -131,27 +132,7 @@ class Matcher:
             send_counts=counts,
             backend=comm.backend,
         )
-        if any(post.want for post in posts):
-            self._push_values(operation, posts)
-        operation.values.clear()
-
-    def _push_values(self, operation: PendingOperation, posts: list[Post]) -> None:
-        payloads = [
-            None if (value := operation.values.get(index)) is None else Payload(*value)
-            for index in range(len(posts))
-        ]
-        results = values.combine(
-            operation.kind,
-            payloads,
-            root=posts[0].root,
-            op=posts[0].reduction or "sum",
-            factors=[post.factor for post in posts],
-            in_splits=[post.in_splits for post in posts],
-        )
-        for post, result in zip(posts, results, strict=True):
-            if post.want:
-                payload = None if result is None else list(result)
-                self._sessions[post.rank].send([int(EngineRecord.VALUE), post.node_id, 0, payload])
+        self.delivery.deliver(operation)
 
     def message(
         self,
@@ -162,7 +143,7 @@ class Matcher:
         seq: int,
         post: Post,
         tail: LookedUpTail,
-        value: list[Any] | None,
+        value: Any,
         index: int,
     ) -> PendingOperation:
         """One side of a message. Returns the operation; it starts when both sides are ready (rendezvous).
@@ -197,9 +178,9 @@ class Matcher:
         if side in operation.posts:
             raise protocol_error(session.rank, f"posts message #{seq} {source} -> {destination} twice")
         operation.posts[side] = post
-        if is_send and value is not None:
-            operation.values[side] = (value[0], value[1], bool(value[2]), value[3])
-        elif not is_send:
+        if is_send:
+            self.delivery.offer(session, operation, side, post.node_id, index, value)
+        else:
             operation.receive_index = index
         _hold(operation.ready, tail)
         if len(operation.posts) == 2:
@@ -228,13 +209,7 @@ class Matcher:
             destination=comm.ranks[destination],
             backend=comm.backend,
         )
-        if received.want:
-            value = operation.values.get(source)
-            payload = None if value is None else list(value)
-            self._sessions[received.rank].send(
-                [int(EngineRecord.VALUE), received.node_id, operation.receive_index, payload]
-            )
-        operation.values.clear()
+        self.delivery.deliver(operation)
 
     def transfer(
         self,

@@ -45,6 +45,7 @@ class PendingOperation:
         "members",
         "op_id",
         "operation",
+        "outstanding",
         "posts",
         "ready",
         "receive_index",
@@ -69,7 +70,8 @@ class PendingOperation:
         self.done.source = self
         self.posts: dict[int, Post] = {}
         self.values: dict[int, tuple[str, int, bool, bytes] | None] = {}
-        self.operation: Operation | None = None
+        self.operation: Operation | None = None  # set when all sides have posted
+        self.outstanding = 0  # values that were announced but not supplied yet
         self.start_ps = 0
         self.receive_index = 0
         # Heap entries carry the version they were made with; another one means they are stale.

@@ -42,6 +42,8 @@ class RankSession:
         self.heard_s = 0.0
         self.last_operation: PendingOperation | None = None
         self.transfers = 0
+        # Values announced as "later", by node and place in the launch: operation and side.
+        self.supplies: dict[tuple[int, int], tuple[PendingOperation, int]] = {}
         self.transfer_stream = 0
         self._packer = msgpack.Packer(use_bin_type=True)
         self._out: list[bytes] = []

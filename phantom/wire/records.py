@@ -52,7 +52,8 @@ class RankRecord(IntEnum):
     FAULT = 16
     BYE = 17
     TRANSFER = 18
-    WAITED = 19
+    SUPPLY = 19
+    WAITED = 20
 
 
 class EngineRecord(IntEnum):

@@ -89,7 +89,7 @@ def test_deletion_that_overtakes_a_waiter() -> None:
 def test_key_from_outside_the_job() -> None:
     talk = Talk(1)
     assert talk.say(0, wait(1, ["launcher"], 30)) == {}
-    assert talk.say(0, [19, 1]) == {0: [[2, 1, 30]]}
+    assert talk.say(0, [20, 1]) == {0: [[2, 1, 30]]}
 
 
 def test_a_wait_that_was_given_up_does_not_let_time_run_away() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from engine_talk import Talk, collective, comm, p2p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,3 +135,27 @@ def test_what_is_unknown_or_too_large_is_nothing() -> None:
     large = payload(torch.zeros(3 << 20, dtype=torch.int32))
     assert combine("all_gather", [large, large]) == [None, None]
     assert combine("barrier", [None, None]) == [None, None]
+
+
+def test_values_that_come_later() -> None:
+    talk = Talk(2)
+    one = ["int64", 1, True, (1).to_bytes(8, "little")]
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]))
+    talk.say(0, collective(1, size=8, dtype="int64", value="later", want=True))
+    assert talk.say(1, collective(1, size=8, dtype="int64", value=one)) == {}
+    expected = [4, 1, 0, ["int64", 1, True, (2).to_bytes(8, "little")]]
+    assert talk.say(0, [19, 1, 0, one]) == {0: [expected]}
+    talk.say(0, [19, 1, 0, one])
+    assert talk.failure()[0] == "protocol"
+
+
+def test_later_value_of_a_message_and_of_a_rank_that_left() -> None:
+    talk = Talk(2)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]))
+    value = ["int8", 1, True, b"\x05"]
+    talk.say(1, p2p(1, [[0, False, seq, 1, "int8", None, True] for seq in (1, 2)]))
+    talk.say(0, p2p(1, [[1, True, seq, 1, "int8", "later", False] for seq in (1, 2)]))
+    assert talk.say(0, [19, 1, 1, value]) == {1: [[4, 1, 1, value]]}
+    assert [4, 1, 0, None] in talk.say(0, [17, {}])[1]
