@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from phantom.report.waiting import detail
 from phantom.timeline.recording import load
 from phantom.timeline.spool import SpoolError
 from phantom.timeline.write import write_timeline
@@ -15,8 +16,13 @@ TIMELINE = "timeline.pftrace"
 def finish(out: Path, *, timeline: bool) -> None:
     """Writes the timeline if it is wanted. What cannot be written becomes a warning of the run."""
     warnings = []
+    path = out / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
     try:
         recording = load(out)
+        shares = detail(recording)
+        if shares is not None:
+            summary["detail"] = shares
         if timeline:
             if recording.ranks:
                 warnings += [text] if (text := write_timeline(recording, out / TIMELINE).warning) else []
@@ -24,8 +30,5 @@ def finish(out: Path, *, timeline: bool) -> None:
                 warnings.append("no timeline: no rank recorded anything")
     except (SpoolError, OSError, ValueError) as error:
         warnings.append(f"the timeline could not be written: {error}")
-    if warnings:
-        path = out / "summary.json"
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        summary.setdefault("warnings", []).extend(warnings)
-        path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    summary.setdefault("warnings", []).extend(warnings)
+    path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,101 @@
+"""The final table and the progress line, on a terminal and off it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from phantom.report.finish import finish
+from phantom.terminal.progress import Progress
+from phantom.terminal.table import final_table, plain, show
+from phantom.terminal.units import rate, seconds, share, size
+from phantom.timeline.recording import load
+from tests.report.synthetic import write_run
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_units() -> None:
+    assert [seconds(v) for v in (1.5, 0.0415, 2e-5, 3e-8, 0, None)] == [
+        "1.5 s", "41.5 ms", "20 us", "30 ns", "0 s", "-",
+    ]  # fmt: skip
+    assert [size(v) for v in (3 << 30, 1536, 12)] == ["3.00 GiB", "1.50 KiB", "12 B"]
+    assert (rate(450e9), rate(0)) == ("450.0 GB/s", "-")
+    assert (share(0.25), share(1e-5), share(0)) == ("25.0%", "<0.1%", "0.0%")
+
+
+def test_table_off_a_terminal_is_plain_text(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    finish(tmp_path, timeline=False)
+    out = io.StringIO()
+    show(load(tmp_path).summary, stream=out)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    for wanted in (
+        "step time, median",
+        "compute / exposed communication / idle",
+        "waiting for other ranks",
+        "peak memory per rank",
+        "predicted 74.0%",
+        "3 calls without a cost",
+        "all_reduce",
+        "ring/simple",
+        "warning: the learning-rate schedule",
+    ):
+        assert wanted in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_quiet_leaves_warnings_out_and_rich_gives_the_same_figures(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    summary = load(tmp_path).summary
+    quiet = io.StringIO()
+    show(summary, quiet=True, stream=quiet)
+    assert "warning" not in quiet.getvalue()
+    console = Console(file=io.StringIO(), width=160)
+    console.print(final_table(summary))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    for line in plain(summary).splitlines()[:4]:
+        assert line.split("  ")[0] in drawn
+
+
+def test_a_run_without_steps_or_ranks_still_has_a_table() -> None:
+    text = plain({"world_size": 1, "nodes": 1, "cluster": "x", "status": "failed"})
+    assert "none seen" in text
+
+
+def test_progress_says_what_is_awaited_only_when_nothing_moves() -> None:
+    now = [100.0]
+    terminal = Terminal()
+    progress = Progress(stream=terminal, now=lambda: now[0])
+    progress.phase("starting the simulator")
+    assert "starting the simulator" in terminal.getvalue()
+    state = {"virtual_s": 0.5, "steps": 3, "attached": 8, "awaited": "rank 3 in all_reduce"}
+    now[0] = 102.0
+    progress.update(state)
+    assert "virtual 0.5 s · real 2 s · 0.25x real time · steps 3" in progress.line()
+    assert "rank 3" not in progress.line()
+    now[0] = 108.0
+    progress.update(state)
+    assert "nothing moved for 6 s, waiting for rank 3 in all_reduce" in progress.line()
+    progress.show()
+    progress.clear()
+    before = terminal.getvalue()
+    progress.clear()
+    assert terminal.getvalue() == before
+
+
+def test_progress_is_silent_off_a_terminal() -> None:
+    out = io.StringIO()
+    progress = Progress(stream=out)
+    progress.phase("x")
+    progress.show()
+    progress.clear()
+    assert out.getvalue() == ""
