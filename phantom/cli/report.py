@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from phantom.cli import summary as summaries
 from phantom.launch.errors import UsageError
+from phantom.terminal import table
 
 
 @click.command()
@@ -32,4 +32,4 @@ def report(run_dir: Path, as_json: bool, as_html: bool) -> None:
             raise UsageError(f"{run_dir} has no report.html")
         click.echo(str(page.resolve()))
     else:
-        summaries.show(summary, out=run_dir)
+        table.show(summary, out=run_dir)

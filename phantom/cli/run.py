@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from phantom.cli import summary as summaries
 from phantom.launch.options import RunOptions
+from phantom.terminal import table
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -70,7 +70,7 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
     if as_json:
         click.echo(json.dumps(verdict.summary))
     elif verdict.summary.get("steps") or verdict.status == 0:
-        summaries.show(verdict.summary, out=job.out, quiet=options.quiet)
+        table.show(verdict.summary, out=job.out, quiet=options.quiet)
     if not as_json:
         click.echo(f"phantom: results in {job.out}", err=True)
     return verdict.status

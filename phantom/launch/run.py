@@ -24,11 +24,11 @@ from phantom.launch.errors import PhantomError, UsageError
 from phantom.launch.logs import Follower
 from phantom.launch.options import RunOptions
 from phantom.launch.plan import Job, PlannedProcess, plan, size_job
-from phantom.launch.progress import Progress
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
 from phantom.launch.verdict import Verdict, judge
 from phantom.report import finish as report
+from phantom.terminal.progress import Progress
 from phantom.timeline.settings import parse_ranks, parse_steps, spool_config
 
 ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_", "CUDA_")
@@ -262,7 +262,7 @@ class Run:
         )
         (self.out / "summary.json").write_text(json.dumps(verdict.summary, indent=1) + "\n")
         self._progress.phase("writing the report")
-        report.finish(self.out, timeline=self._options.timeline)
+        verdict.summary.update(report.finish(self.out, timeline=self._options.timeline))
         return verdict
 
     def _end(self) -> None:

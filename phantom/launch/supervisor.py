@@ -12,8 +12,8 @@ from typing import Any
 from phantom.launch.agent import Agent
 from phantom.launch.logs import Follower, tail
 from phantom.launch.plan import PlannedProcess
-from phantom.launch.progress import Progress
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
+from phantom.terminal.progress import Progress
 
 FAILURE_GRACE_S = 3.0
 """After the first failed rank the others get so long to end by themselves: what they print may explain it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from phantom.report.waiting import detail
 from phantom.timeline.recording import load
@@ -13,8 +14,11 @@ from phantom.timeline.write import write_timeline
 TIMELINE = "timeline.pftrace"
 
 
-def finish(out: Path, *, timeline: bool) -> None:
-    """Writes the timeline if it is wanted. What cannot be written becomes a warning of the run."""
+def finish(out: Path, *, timeline: bool) -> dict[str, Any]:
+    """Writes timeline (if wanted) and page, and adds to summary.json, which is returned.
+
+    What cannot be written becomes a warning of the run.
+    """
     warnings = []
     path = out / "summary.json"
     summary = json.loads(path.read_text(encoding="utf-8"))
@@ -32,3 +36,4 @@ def finish(out: Path, *, timeline: bool) -> None:
         warnings.append(f"the timeline could not be written: {error}")
     summary.setdefault("warnings", []).extend(warnings)
     path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary

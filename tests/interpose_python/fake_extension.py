@@ -180,8 +180,14 @@ class FakeExtension(types.ModuleType):
         self.log.append(("step_end", index))
         self.record([14, index, [0, 0, self.clock_now_ps()], 0, self.clock_now_ps()])
 
-    def spool_spans_to(self, path: str) -> None:
-        self.log.append(("spool_spans_to", path))
+    def spool_open(self, path: str, rank: int, first_step: int, last_step: int) -> None:
+        self.log.append(("spool_open", path, rank, first_step, last_step))
+
+    def set_memory_namer(self, namer: Any) -> None:
+        self.log.append(("set_memory_namer",))
+
+    def tag_memory(self, category: str, tensors: list[Any]) -> None:
+        self.log.append(("tag_memory", category, len(tensors)))
 
     def flush(self) -> None:
         pass

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interpose.extension import load
-from tests.report.synthetic import _union
+from report.synthetic import _union
 
 LATENCY_PS = 2_000_000
 extension: Any = load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ def test_recorded_steps_add_up_on_generated_jobs(tmp_path: Path) -> None:
         pytest.skip("the extension is not built: python -m interpose.build")
     spool = tmp_path / "rank-0.msgpack"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.report.accounting_job", str(spool)],
-        cwd=ROOT, capture_output=True, text=True, timeout=200,
+        [sys.executable, "-m", "report.accounting_job", str(spool)],
+        cwd=ROOT / "tests", env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     read = read_rank(spool)

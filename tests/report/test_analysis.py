@@ -15,8 +15,9 @@ from phantom.report.critical_path import COMMUNICATION, COMPUTE, HOST, critical_
 from phantom.report.intervals import covered_ps, length_ps, union
 from phantom.report.memory import ACTIVATIONS, OTHER, PARAMETERS, peak, peaks
 from phantom.report.overview import breakdown, strips
+from phantom.report.waiting import waiting
 from phantom.timeline.recording import load
-from tests.report.synthetic import LAYERS, Layer, write_run
+from report.synthetic import LAYERS, Layer, write_run
 
 LAYER = st.builds(
     Layer,
@@ -45,6 +46,9 @@ def test_breakdown_and_critical_path_add_up(layers: list[Layer], ranks: int, ste
             assert own is not None
             found = breakdown(spool, own.begin_ps, own.end_ps)
             assert found.compute_ps + found.exposed_ps + found.idle_ps == own.end_ps - own.begin_ps
+            split = waiting(recording, spool.rank, own.begin_ps, own.end_ps)
+            assert split.total_ps == own.end_ps - own.begin_ps
+            assert (split.compute_ps, split.idle_ps) == (own.compute_ps, own.idle_ps)
             assert (found.compute_ps, found.exposed_ps, found.idle_ps) == (
                 own.compute_ps,
                 own.exposed_ps,

@@ -12,7 +12,7 @@ from phantom.terminal.progress import Progress
 from phantom.terminal.table import final_table, plain, show
 from phantom.terminal.units import rate, seconds, share, size
 from phantom.timeline.recording import load
-from tests.report.synthetic import write_run
+from report.synthetic import write_run
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ import pytest
 from phantom.timeline.recording import load
 from phantom.timeline.settings import parse_ranks, parse_steps
 from phantom.timeline.write import write_timeline
-from tests.report.synthetic import write_run
+from report.synthetic import write_run
 
 SQL_COMPUTE = """
 select process.pid - 2 as rank, sum(slice.dur) as ns
