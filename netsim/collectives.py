@@ -225,8 +225,9 @@ class _Loads:
 
     def add(self, hops: list[tuple[int, float]], load: float) -> None:
         """Add `load` times each hop's share."""
+        result = self.result
         for link, share in hops:
-            self.result[link] = self.result.get(link, 0.0) + share * load
+            result[link] = result.get(link, 0.0) + share * load
 
     @property
     def nics(self) -> list[list[tuple[int, int]]]:
@@ -278,17 +279,19 @@ class _Loads:
     def between(self, a: int, b: int, load: float) -> None:
         """Send `load` from domain a to domain b, split over their NICs, rail by rail."""
         here, there = self.nics[a], self.nics[b]
+        rail_of = self.topology.fabric.rail_of
         by_rail: dict[int, list[tuple[int, int]]] = {}
         for pair in there:
-            by_rail.setdefault(self.topology.fabric.rail_of(pair[1]), []).append(pair)
+            by_rail.setdefault(rail_of(pair[1]), []).append(pair)
         count = max(len(here), len(there))
+        part = load / count
         for i in range(count):
             rank, nic = here[i % len(here)]
-            same = by_rail.get(self.topology.fabric.rail_of(nic), there)
+            same = by_rail.get(rail_of(nic), there)
             peer, peer_nic = same[i % len(same)]
-            self.add(self.topology.nic_exit(rank, nic), load / count)
-            self.add(self.topology.fabric.route(nic, peer_nic, i), load / count)
-            self.add(self.topology.nic_entry(peer, peer_nic), load / count)
+            self.add(self.topology.nic_exit(rank, nic), part)
+            self.add(self.topology.fabric.route(nic, peer_nic, i), part)
+            self.add(self.topology.nic_entry(peer, peer_nic), part)
 
     def tree_between(self, load: float) -> None:
         """NCCL's double binary tree over the domains: half of `load` on every edge of both trees, half of

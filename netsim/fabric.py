@@ -103,8 +103,9 @@ class LeafSpine(_Ports):
             if rails
             else [f"leaf{g}" for g in range(groups)]
         )
-        for nic in range(topology.nodes * self.nics):
-            self.add_port(nic, names[self.leaf_of(nic)])
+        self.leaf = [self.leaf_of(nic) for nic in range(topology.nodes * self.nics)]
+        for nic, leaf in enumerate(self.leaf):
+            self.add_port(nic, names[leaf])
         self.up: list[list[int]] = []
         self.down: list[list[int]] = []
         self.up_bundle: list[int] = []
@@ -138,7 +139,9 @@ class LeafSpine(_Ports):
 
     def route(self, source: int, destination: int, key: int) -> list[Hop]:
         """Through the common leaf, or up to the spines and down."""
-        a, b = self.leaf_of(source), self.leaf_of(destination)
+        a, b = self.leaf[source], self.leaf[destination]
+        if a == b:
+            return [(self.port_out[source], 1.0), (self.port_in[destination], 1.0)]
         hops: list[Hop] = [(self.port_out[source], 1.0)]
         if a != b:
             links = self.topology.links

@@ -24,38 +24,33 @@ def solve(rows: Ints, columns: Ints, demand: Floats, level_caps: Floats, capacit
     """
     flows, links = len(level_caps), len(capacity)
     level = np.zeros(flows)
-    open_flow = np.ones(flows, dtype=bool)
     residual = capacity.astype(np.float64, copy=True)
+    live = np.arange(flows)
+    counts = np.bincount(rows, minlength=flows)
+    caps = level_caps
     while True:
         total = np.bincount(columns, weights=demand, minlength=links)
         share = np.full(links, np.inf)
         np.divide(residual, total, out=share, where=total > 0)
-        np.maximum(share, 0.0, out=share)
-        starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-        live = rows[starts]
         on_path = share[columns]
-        lowest = np.minimum.reduceat(on_path, starts)
-        capped = level_caps[live] <= lowest
-        target = np.where(capped, level_caps[live], lowest)
-        flow_target = np.empty(flows)
-        flow_target[live] = target
+        starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        target = np.minimum(np.minimum.reduceat(on_path, starts), caps)
+        entry_target = np.repeat(target, counts)
         # A link is a local bottleneck unless one of its flows is bound lower elsewhere.
-        lower = flow_target[rows] < on_path * (1.0 - TOLERANCE)
+        lower = entry_target < on_path * (1.0 - TOLERANCE)
         blocked = np.zeros(links, dtype=bool)
         blocked[columns[lower]] = True
-        at_bottleneck = ~blocked[columns] & (flow_target[rows] >= on_path * (1.0 - TOLERANCE))
-        done = np.zeros(flows, dtype=bool)
-        done[rows[at_bottleneck]] = True
-        done[live[capped]] = True
-        level[done] = flow_target[done]
-        open_flow &= ~done
-        closing = done[rows]
-        used = np.bincount(columns[closing], weights=(demand * flow_target[rows])[closing], minlength=links)
-        residual = np.maximum(residual - used, 0.0)
-        if not open_flow.any():
+        at_bottleneck = ~(lower | blocked[columns])
+        done = np.logical_or.reduceat(at_bottleneck, starts) | (target >= caps)
+        level[live[done]] = target[done]
+        if done.all():
             return level
-        keep = ~closing
-        rows, columns, demand = rows[keep], columns[keep], demand[keep]
+        closing = np.repeat(done, counts)
+        residual -= np.bincount(columns[closing], weights=(demand * entry_target)[closing], minlength=links)
+        np.maximum(residual, 0.0, out=residual)
+        keep, open_flows = ~closing, ~done
+        columns, demand = columns[keep], demand[keep]
+        live, counts, caps = live[open_flows], counts[open_flows], caps[open_flows]
 
 
 def solve_plain(rows: Ints, columns: Ints, demand: Floats, level_caps: Floats, capacity: Floats) -> Floats:

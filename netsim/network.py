@@ -128,15 +128,17 @@ class Network:
 
     def check(self) -> list[str]:
         """Violations of link capacities or of max-min fairness right now (none, unless netsim is wrong)."""
-        blocks = self._sharing.active()
-        if not blocks:
+        numbers = self._sharing.numbers()
+        if not numbers:
             return []
-        rows, columns, demand, caps, capacity, slices = self._sharing.system(blocks)
-        level = np.concatenate(
-            [b.history[-1][2] if isinstance(b, ManyBlock) else [b.history[-1][2]] for b in blocks]
-        )
-        keep = np.concatenate([f + offset for (_, _, f), offset in zip(slices, _offsets(blocks))])
-        return violations(rows, columns, demand, caps, capacity, level[keep])
+        rows, columns, demand, caps, capacity, members = self._sharing.system(numbers)
+        levels = []
+        for unit, open_flows in members:
+            held = [np.atleast_1d(block.history[-1][2])[open_flows] for block in unit.blocks]
+            if any(not np.array_equal(held[0], other) for other in held):
+                return [f"equal operations {[b.flight.op_id for b in unit.blocks]} have different rates"]
+            levels.append(held[0])
+        return violations(rows, columns, demand, caps, capacity, np.concatenate(levels))
 
     # Inside
 
@@ -227,11 +229,3 @@ class Network:
     def _drop(self, flight: Flight) -> None:
         for block in flight.blocks:
             block.version += 1
-
-
-def _offsets(blocks: list[Block]) -> list[int]:
-    result, total = [], 0
-    for block in blocks:
-        result.append(total)
-        total += block.shape.flows if block.shape is not None else 0
-    return result

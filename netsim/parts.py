@@ -29,6 +29,7 @@ class Shape:
     caps: Floats
     key: bytes = b""
     touched: Ints = field(init=False)
+    all_flows: Ints = field(init=False)
     row: Ints = field(init=False)
     demand: Floats = field(init=False)
     level_caps: Floats = field(init=False)
@@ -40,7 +41,9 @@ class Shape:
         self.row = np.repeat(np.arange(len(counts)), counts)
         self.demand = self.loads * self.weights[self.row]
         self.level_caps = self.caps / self.weights
-        self.touched = np.unique(self.links)
+        self.touched = self.links if len(counts) == 1 else np.unique(self.links)
+        self.all_flows = np.arange(len(counts))
+        self._representatives: Ints | None = None
         digest = hashlib.blake2b(digest_size=16)
         for array in (self.links, self.loads, self.starts, self.weights, self.caps):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -50,6 +53,25 @@ class Shape:
     def flows(self) -> int:
         """Number of flows."""
         return len(self.starts) - 1
+
+    def representatives(self, capacity: Floats) -> Ints:
+        """Of the links that exactly the same flows cross with the same loads, the one with the least
+        capacity.
+        """
+        if self._representatives is None:
+            scatter = np.random.default_rng(1).random(self.flows)[self.row]
+            size = int(self.links.max()) + 1
+            count = np.bincount(self.links, minlength=size)
+            by_flow = np.bincount(self.links, weights=scatter, minlength=size)
+            by_load = np.bincount(self.links, weights=scatter * self.demand, minlength=size)
+            # Two sets of flows with equal sums of random numbers are equal; the sums are compared to 12
+            # digits.
+            order = np.lexsort((self.touched, capacity[self.touched]))
+            best: dict[tuple[int, str, str], int] = {}
+            for link in self.touched[order].tolist():
+                best.setdefault((int(count[link]), f"{by_flow[link]:.12e}", f"{by_load[link]:.12e}"), link)
+            self._representatives = np.array(sorted(best.values()))
+        return self._representatives
 
     @staticmethod
     def single(loads: dict[int, float], *, weight: float, cap: float) -> Shape:

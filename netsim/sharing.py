@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,17 @@ from netsim.maxmin import solve
 from netsim.parts import Floats, Ints, Shape
 
 MEMO_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Active blocks of one shape with the same flows open: one variable per flow, counted `len(blocks)`
+    times.
+    """
+
+    key: bytes
+    shape: Shape
+    blocks: list[Block]
 
 
 class Sharing:
@@ -23,7 +35,7 @@ class Sharing:
         self._shapes: dict[int, Shape] = {}
         self._numbers: dict[bytes, Shape] = {}
         self._overlap: dict[tuple[int, int], bool] = {}
-        self._memo: dict[tuple[bytes, ...], list[Floats]] = {}
+        self._memo: dict[tuple[tuple[bytes, int], ...], list[Floats]] = {}
         self._local = np.zeros(len(capacity), dtype=np.int64)
         self.solves = 0
 
@@ -63,9 +75,9 @@ class Sharing:
             del self._active[shape.number], self._shapes[shape.number]
             self._usage[shape.touched] -= 1
 
-    def active(self) -> list[Block]:
-        """All active blocks in canonical order."""
-        return sorted((b for blocks in self._active.values() for b in blocks), key=lambda b: b.sort_key)
+    def numbers(self) -> list[int]:
+        """Numbers of the active shapes."""
+        return sorted(self._active)
 
     def update(self, now_ps: int, changed: Iterable[Shape]) -> list[Block]:
         """Solve every component that touches a link of `changed` shapes; return the blocks that got their
@@ -106,70 +118,101 @@ class Sharing:
         return known
 
     def _solve(self, now_ps: int, numbers: list[int]) -> list[Block]:
-        blocks = [b for n in numbers for b in self._active[n]]
-        if len(blocks) > 1:
-            blocks.sort(key=lambda b: b.sort_key)
-        key = tuple(b.shape.key + b.active_key() for b in blocks)  # type: ignore[union-attr]
+        units = self._units(numbers)
+        key = tuple((unit.key, len(unit.blocks)) for unit in units)
         levels = self._memo.get(key)
         if levels is None:
             self.solves += 1
-            levels = self._levels(blocks)
+            levels = self._levels(units)
             if len(self._memo) >= MEMO_LIMIT:
                 self._memo.clear()
             self._memo[key] = levels
-        for block, level in zip(blocks, levels):
-            block.assign(now_ps, level)
-        return blocks
+        touched: list[Block] = []
+        for unit, level in zip(units, levels):
+            for block in unit.blocks:
+                block.assign(now_ps, level)
+            touched += unit.blocks
+        return touched
+
+    def _units(self, numbers: list[int]) -> list[Unit]:
+        """Blocks that the network cannot tell apart, together, in an order that depends on nothing else."""
+        units = []
+        for number in numbers:
+            shape, blocks = self._shapes[number], self._active[number]
+            if shape.flows == 1:
+                units.append(Unit(shape.key, shape, blocks))
+                continue
+            by_open: dict[bytes, list[Block]] = {}
+            for block in blocks:
+                by_open.setdefault(shape.key + block.active_key(), []).append(block)
+            units += [Unit(key, shape, same) for key, same in by_open.items()]
+        if len(units) > 1:
+            units.sort(key=lambda unit: unit.key)
+        return units
 
     def system(
-        self, blocks: list[Block]
-    ) -> tuple[Ints, Ints, Floats, Floats, Floats, list[tuple[int, int, Ints]]]:
-        """The solver's input for `blocks`, and (first row, last row, open flows) of each."""
+        self, numbers: list[int]
+    ) -> tuple[Ints, Ints, Floats, Floats, Floats, list[tuple[Unit, Ints]]]:
+        """The solver's input for the shapes `numbers`, and each unit with its open flows."""
+        return self._system(self._units(numbers))
+
+    def _system(
+        self, units: list[Unit]
+    ) -> tuple[Ints, Ints, Floats, Floats, Floats, list[tuple[Unit, Ints]]]:
         rows, columns, demand, caps = [], [], [], []
-        slices: list[tuple[int, int, Ints]] = []
+        members: list[tuple[Unit, Ints]] = []
         base = 0
-        for block in blocks:
-            shape = block.shape
-            assert shape is not None
-            if isinstance(block, ManyBlock) and not block.open.all():
-                open_flows = np.flatnonzero(block.open)
-                keep = block.open[shape.row]
-                renumber = np.cumsum(block.open) - 1
+        for unit in units:
+            shape, count = unit.shape, len(unit.blocks)
+            first = unit.blocks[0]
+            if isinstance(first, ManyBlock) and not first.open.all():
+                open_flows = np.flatnonzero(first.open)
+                keep = first.open[shape.row]
+                renumber = np.cumsum(first.open) - 1
                 rows.append(renumber[shape.row[keep]] + base)
                 columns.append(shape.links[keep])
-                demand.append(shape.demand[keep])
+                demand.append(shape.demand[keep] * count)
                 caps.append(shape.level_caps[open_flows])
             else:
-                open_flows = np.arange(shape.flows)
-                rows.append(shape.row + base)
+                open_flows = shape.all_flows
+                rows.append(shape.row + base if base else shape.row)
                 columns.append(shape.links)
-                demand.append(shape.demand)
+                demand.append(shape.demand * count if count > 1 else shape.demand)
                 caps.append(shape.level_caps)
-            slices.append((base, base + len(open_flows), open_flows))
+            members.append((unit, open_flows))
             base += len(open_flows)
-        all_columns = np.concatenate(columns)
+        all_rows, all_columns, all_demand = (
+            np.concatenate(rows),
+            np.concatenate(columns),
+            np.concatenate(demand),
+        )
+        if len(units) == 1 and len(all_columns) > 4096:
+            # Links that the same flows cross with the same load are one link, of the smallest capacity.
+            kept = np.isin(all_columns, units[0].shape.representatives(self.capacity), kind="table")
+            all_rows, all_columns, all_demand = all_rows[kept], all_columns[kept], all_demand[kept]
         used = np.unique(all_columns)
         self._local[used] = np.arange(len(used))
         return (
-            np.concatenate(rows),
+            all_rows,
             self._local[all_columns],
-            np.concatenate(demand),
+            all_demand,
             np.concatenate(caps),
             self.capacity[used],
-            slices,
+            members,
         )
 
-    def _levels(self, blocks: list[Block]) -> list[Floats]:
-        if len(blocks) == 1 and blocks[0].shape is not None and blocks[0].shape.flows == 1:
-            shape = blocks[0].shape
-            share = self.capacity[shape.links] / shape.demand
+    def _levels(self, units: list[Unit]) -> list[Floats]:
+        if len(units) == 1 and units[0].shape.flows == 1:
+            shape = units[0].shape
+            share = self.capacity[shape.links] / (shape.demand * len(units[0].blocks))
             return [np.minimum(shape.level_caps, share.min(initial=np.inf))]
-        rows, columns, demand, caps, capacity, slices = self.system(blocks)
+        rows, columns, demand, caps, capacity, members = self._system(units)
         level = solve(rows, columns, demand, caps, capacity)
         result = []
-        for block, (first, last, open_flows) in zip(blocks, slices):
-            assert block.shape is not None
-            full = np.zeros(block.shape.flows)
-            full[open_flows] = level[first:last]
+        first = 0
+        for unit, open_flows in members:
+            full = np.zeros(unit.shape.flows)
+            full[open_flows] = level[first : first + len(open_flows)]
+            first += len(open_flows)
             result.append(full)
         return result

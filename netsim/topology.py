@@ -48,6 +48,8 @@ class Topology:
         self.links: list[Link] = []
         self.index: dict[str, int] = {}
         self._degraded: set[str] = set()
+        self._exits: dict[tuple[int, int], list[Hop]] = {}
+        self._entries: dict[tuple[int, int], list[Hop]] = {}
         self.domain_nodes = cluster.node.nvlink.domain_nodes if cluster.node.nvlink.kind != "none" else 1
         self._build_servers()
         self.fabric: Fabric = make_fabric(self)
@@ -211,6 +213,12 @@ class Topology:
 
     def nic_exit(self, rank: int, nic: int) -> list[Hop]:
         """Hops from a GPU to its NIC's port."""
+        found = self._exits.get((rank, nic))
+        if found is None:
+            found = self._exits[rank, nic] = self._exit(rank, nic)
+        return found
+
+    def _exit(self, rank: int, nic: int) -> list[Hop]:
         return [
             (i, 1.0)
             for i in self._to_switch(rank, self.switch_of_nic(nic % self.cluster.node.nics), out=True)
@@ -218,6 +226,12 @@ class Topology:
 
     def nic_entry(self, rank: int, nic: int) -> list[Hop]:
         """Hops from a NIC to a GPU."""
+        found = self._entries.get((rank, nic))
+        if found is None:
+            found = self._entries[rank, nic] = self._entry(rank, nic)
+        return found
+
+    def _entry(self, rank: int, nic: int) -> list[Hop]:
         switch = self.switch_of_nic(nic % self.cluster.node.nics)
         return [(self.nic_down[nic], 1.0)] + [(i, 1.0) for i in self._to_switch(rank, switch, out=False)]
 
