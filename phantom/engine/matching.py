@@ -126,7 +126,7 @@ class Matcher:
         operation.operation = Operation(
             kind=first.kind,
             ranks=comm.ranks,
-            size_bytes=first.size_bytes,
+            size_bytes=0 if first.kind == "barrier" else first.size_bytes,
             dtype=first.dtype,
             root=first.root,
             send_counts=counts,

@@ -75,6 +75,7 @@ class Reference:
         elif kind == 5:
             _, node, comm, seq, what, dtype, size, root, tail, _, now, _, _ = record
             ranks, _ = self.comms[comm]
+            size = 0 if what == "barrier" else size
             operation = Operation(kind=what, ranks=tuple(ranks), size_bytes=size, dtype=dtype, root=root)
             key = ("c", comm, seq)
             self._post(key, len(ranks), operation, (rank, tail, now))
