@@ -54,6 +54,8 @@ def enter_process(here: Environment) -> None:
     _redirect_output(here)
     if here.may_become_rank:
         assert _extension is not None
+        if here.config.get("host_factor"):
+            _extension.install(here.config)  # a fork learns its node, and how slow its host is, only now
         clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
         threads.install(_extension)
 

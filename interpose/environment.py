@@ -55,6 +55,13 @@ def _integer(variables: Mapping[str, str], name: str) -> int | None:
         raise BadEnvironment(f"environment variable {name}={text!r} is not an integer") from None
 
 
+def _slow_host(config: dict[str, Any], node: int) -> None:
+    """Applies the what-if speed of this node's host ([degrade] hosts) to the modelled host times."""
+    factor = (config.get("host_factor") or {}).get(str(node))
+    if factor:
+        config["host"] = {name: round(value / factor) for name, value in (config.get("host") or {}).items()}
+
+
 def read(variables: Mapping[str, str] | None = None) -> Environment:
     """Reads the environment of this process.
 
@@ -79,6 +86,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
     node = _integer(variables, NODE)
     if node is None:
         node = _integer(variables, "GROUP_RANK") or 0
+    _slow_host(config, node)
     return Environment(
         server=variables.get(SERVER, ""),
         config=config,

@@ -76,7 +76,7 @@ class Session:
         stub = service.SimulatorStub(self._channel)
 
         def price(kernels: bytes) -> bytes:
-            return bytes(stub.Cost(messages.KernelBatch(kernels=kernels)).costs)
+            return bytes(stub.Cost(messages.KernelBatch(kernels=kernels, rank=self.rank)).costs)
 
         set_price = getattr(self._extension, "set_cost_callback", None)  # TMP
         if set_price is not None:

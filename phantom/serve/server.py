@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
+import msgpack
 
 from netsim.cluster import ClusterSpec, load_cluster
 from netsim.errors import NetsimError
@@ -227,7 +228,9 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
 
     def Cost(self, request: messages.KernelBatch, context: grpc.ServicerContext) -> messages.CostBatch:
         try:
-            return messages.CostBatch(costs=self._costs.cost_batch(request.kernels))
+            costs = self._costs.cost_batch(request.kernels)
+            factor = self._cluster.degrade.gpus.get(request.rank)
+            return messages.CostBatch(costs=costs if factor is None else _slower(costs, factor))
         except ValueError as error:
             _refuse(context, "INVALID_ARGUMENT", f"cannot read the kernels: {error}")
 
@@ -257,6 +260,13 @@ def _refuse(context: grpc.ServicerContext, code: str, text: str) -> NoReturn:
     """Ends the call with an error."""
     context.abort(grpc.StatusCode[code], text)
     raise AssertionError("abort raises")
+
+
+def _slower(costs: bytes, factor: float) -> bytes:
+    """Costs of a GPU that runs at `factor` times its speed ([degrade] gpus)."""
+    rows = msgpack.unpackb(costs)
+    packed: bytes = msgpack.packb([[round(duration_ps / factor), *rest] for duration_ps, *rest in rows])
+    return packed
 
 
 def _parse(request: messages.JsonMessage, context: grpc.ServicerContext) -> dict[str, Any]:

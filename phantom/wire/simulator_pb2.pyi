@@ -27,10 +27,12 @@ class EngineBatch(_message.Message):
     def __init__(self, records: _Optional[bytes] = ...) -> None: ...
 
 class KernelBatch(_message.Message):
-    __slots__ = ("kernels",)
+    __slots__ = ("kernels", "rank")
     KERNELS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     kernels: bytes
-    def __init__(self, kernels: _Optional[bytes] = ...) -> None: ...
+    rank: int
+    def __init__(self, kernels: _Optional[bytes] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class CostBatch(_message.Message):
     __slots__ = ("costs",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -51,3 +52,11 @@ def test_a_child_of_a_rank_never_becomes_one() -> None:
 def test_malformed_variables_are_named(variables: dict[str, str], words: str) -> None:
     with pytest.raises(environment.BadEnvironment, match=words):
         environment.read(variables)
+
+
+def test_a_slow_host_takes_longer_for_everything() -> None:
+    config = json.dumps({"host": {"op_ps": 1000, "view_ps": 10}, "host_factor": {"1": 0.5}})
+    variables = {"PHANTOM_SERVER": "h:1", "PHANTOM_CONFIG": config}
+    assert environment.read({**variables, "PHANTOM_NODE": "0"}).config["host"]["op_ps"] == 1000
+    slow = environment.read({**variables, "PHANTOM_NODE": "1"}).config["host"]
+    assert slow == {"op_ps": 2000, "view_ps": 20}

@@ -6,12 +6,14 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import msgpack
 import pytest
 
+from netsim.cluster import load_cluster
 from phantom.engine import EngineOptions
 from phantom.serve import Server
 from phantom.wire import simulator_pb2 as messages
@@ -225,6 +227,19 @@ def test_costs(stub: Any) -> None:
     except grpc.RpcError as error:
         code = error.code()
     assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_slow_gpu_pays_more() -> None:
+    cluster = load_cluster("h100-dgx")
+    slow = replace(cluster, degrade=replace(cluster.degrade, gpus={1: 0.5}))
+    costs = msgpack.packb([[100, "predicted", "gemm", 1, 0]])
+    with Server(slow, cost_model=Costs()) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        stub = service.SimulatorStub(channel)
+        durations = [
+            msgpack.unpackb(stub.Cost(messages.KernelBatch(kernels=costs, rank=rank)).costs)[0][0]
+            for rank in range(3)
+        ]
+    assert durations == [100, 200, 100]
 
 
 def test_port_in_use(server: Server) -> None:
