@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from phantom.report.page import write_page
 from phantom.report.waiting import detail
-from phantom.timeline.recording import load
+from phantom.timeline.recording import Recording, load
 from phantom.timeline.spool import SpoolError
 from phantom.timeline.write import write_timeline
 
@@ -19,7 +20,7 @@ def finish(out: Path, *, timeline: bool) -> dict[str, Any]:
 
     What cannot be written becomes a warning of the run.
     """
-    warnings = []
+    warnings: list[str] = []
     path = out / "summary.json"
     summary = json.loads(path.read_text(encoding="utf-8"))
     try:
@@ -27,13 +28,15 @@ def finish(out: Path, *, timeline: bool) -> dict[str, Any]:
         shares = detail(recording)
         if shares is not None:
             summary["detail"] = shares
+        recording = Recording(out, summary, recording.ranks, recording.groups, recording.collectives)
         if timeline:
             if recording.ranks:
                 warnings += [text] if (text := write_timeline(recording, out / TIMELINE).warning) else []
             else:
                 warnings.append("no timeline: no rank recorded anything")
+        summary.setdefault("warnings", []).extend(warnings)
+        write_page(recording)
     except (SpoolError, OSError, ValueError) as error:
-        warnings.append(f"the timeline could not be written: {error}")
-    summary.setdefault("warnings", []).extend(warnings)
+        summary.setdefault("warnings", []).append(f"the report could not be written: {error}")
     path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return summary

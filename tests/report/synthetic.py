@@ -185,7 +185,8 @@ def summary_of(states: list[Rank], log: list[Collective]) -> dict[str, Any]:
         {
             "kind": c.kind, "ranks": len(c.members), "bytes": c.size_bytes, "count": 1,
             "virtual_s": (c.end_ps - c.start_ps) * 1e-12, "algorithm": c.algorithm, "protocol": c.protocol,
-            "bus_bandwidth_bytes_per_s": c.bus_bandwidth_bytes_per_s,
+            "bus_bandwidth_bytes_per_s": c.bus_bandwidth_bytes_per_s, "bus_limit_bytes_per_s": 450e9,
+            "channels": c.channels,
         }
         for c in log[:4]
     ]  # fmt: skip
@@ -208,6 +209,15 @@ def summary_of(states: list[Rank], log: list[Collective]) -> dict[str, Any]:
         "unpriced_ops": [{"op": "aten::strange", "count": 3}],
         "unknown_value_reads": [{"where": "train.py:33", "count": 2}],
         "collectives": collectives,
+        "gpu": {"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_000_000_000, "peak_flops": {}},
+        "kernels": [
+            {"class": klass, "count": 3 * len(states), "virtual_s": 0.1 * (number + 1)}
+            for number, (_, klass, _) in enumerate(KERNELS)
+        ],
+        "top_kernels": [
+            {"name": name, "class": klass, "source": source, "count": 9, "virtual_s": 0.1 * (number + 1)}
+            for number, (name, klass, source) in enumerate(KERNELS)
+        ],
         "wall_s": 3.2,
         "simulator": {"rollbacks": 1, "events": 1234, "peak_rss_bytes": 123 << 20},
         "warnings": ["the learning-rate schedule read a loss that was never computed (train.py:33)"],

@@ -1,0 +1,185 @@
+"""Sections of the page about what was done: kernels, collectives, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phantom.report import markup as m
+from phantom.report.memory import CATEGORIES, Peak, peaks
+from phantom.terminal.units import count, rate, seconds, share, size
+from phantom.timeline.counters import memory_curve, thin
+from phantom.timeline.recording import Recording
+
+CURVE_POINTS = 600
+
+
+def kernels(summary: Mapping[str, Any]) -> str:
+    """Kernels by share, with the source of their cost."""
+    listed = [k for k in summary.get("top_kernels") or [] if k.get("source") != "network"]
+    classes = [c for c in summary.get("kernels") or [] if c.get("class") != "communication"]
+    total = sum(float(c["virtual_s"]) for c in classes) or sum(float(k["virtual_s"]) for k in listed) or 1.0
+    lines = [
+        [
+            f"<code>{m.text(k['name'])}</code>",
+            m.text(k.get("class", "")),
+            f'<span class="tag {m.text(k["source"])}">{m.text(k["source"])}</span>',
+            (count(k["count"]), k["count"]),
+            (seconds(k["virtual_s"] / k["count"] if k["count"] else 0), k["virtual_s"] / max(k["count"], 1)),
+            (seconds(k["virtual_s"]), k["virtual_s"]),
+            (m.meter(k["virtual_s"] / total) + share(k["virtual_s"] / total), k["virtual_s"]),
+        ]
+        for k in listed
+    ]
+    columns = [("kernel", "text"), ("class", "text"), ("cost from", "text"), ("calls", "number")]
+    columns += [("time each", "number"), ("time, all ranks", "number"), ("share", "number")]
+    by_class = [
+        [
+            m.text(c["class"]),
+            (count(c["count"]), c["count"]),
+            (seconds(c["virtual_s"]), c["virtual_s"]),
+            (m.meter(c["virtual_s"] / total) + share(c["virtual_s"] / total), c["virtual_s"]),
+        ]
+        for c in classes
+    ]
+    class_columns = [
+        ("class", "text"),
+        ("calls", "number"),
+        ("time, all ranks", "number"),
+        ("share", "number"),
+    ]
+    coverage = summary.get("coverage") or {}
+    said = ", ".join(f"{name} {share(float(value))}" for name, value in coverage.items())
+    parts = [f"<p>Share of device time by source of the cost: {m.text(said or 'none')}.</p>"]
+    if by_class:
+        parts.append(m.table(class_columns, by_class, caption="Kernels by class"))
+    parts.append(m.table(columns, lines, caption="Kernels with most time"))
+    if summary.get("unpriced_ops"):
+        rows = [
+            [f"<code>{m.text(o['op'])}</code>", (count(o["count"]), o["count"])]
+            for o in summary["unpriced_ops"]
+        ]
+        unpriced = m.table(
+            [("operator without a cost", "text"), ("calls", "number")], rows, caption="Unpriced"
+        )
+        parts.append(unpriced)
+    return m.section("kernels", "Kernels", *parts)
+
+
+def collectives(summary: Mapping[str, Any]) -> str:
+    """Collectives by kind, group and size."""
+    rows = []
+    for c in summary.get("collectives") or []:
+        bandwidth, limit = c.get("bus_bandwidth_bytes_per_s"), c.get("bus_limit_bytes_per_s")
+        reached = bandwidth / limit if bandwidth and limit else None
+        each_s = c["virtual_s"] / c["count"] if c["count"] else 0.0
+        choice = "/".join(str(c[key]) for key in ("algorithm", "protocol") if c.get(key))
+        channels = f" <small>{c['channels']} ch</small>" if c.get("channels") else ""
+        rows.append(
+            [
+                m.text(c["kind"]),
+                (m.text(c["ranks"]), c["ranks"]),
+                (size(c["bytes"]), c["bytes"]),
+                (count(c["count"]), c["count"]),
+                (seconds(each_s), each_s),
+                (seconds(c["virtual_s"]), c["virtual_s"]),
+                m.text(choice) + channels,
+                (rate(bandwidth), bandwidth or 0.0),
+                (rate(limit), limit or 0.0),
+                (
+                    (m.meter(reached, kind="exposed") + share(reached)) if reached is not None else "-",
+                    reached or 0.0,
+                ),
+            ]
+        )
+    if not rows:
+        return m.section("collectives", "Collectives", "<p>The job communicated nothing.</p>")
+    columns = [("kind", "text"), ("ranks", "number"), ("size", "number"), ("count", "number")]
+    columns += [("time each", "number"), ("time in total", "number"), ("algorithm", "text")]
+    columns += [("bus bandwidth", "number"), ("link's limit", "number"), ("reached", "number")]
+    return m.section(
+        "collectives",
+        "Collectives",
+        m.table(columns, rows, caption="Collectives by kind, group size and message size"),
+        intro="Bus bandwidth as nccl-tests define it, from the mean time. The limit is what the line rates "
+        "of the slowest links on the way allow; waiting for ranks that come late is not part of the time.",
+    )
+
+
+def memory(recording: Recording) -> tuple[str, dict[str, Any]]:
+    """Memory over time and what held it at the peak; curves are drawn by the page's script from the data."""
+    summary = recording.summary
+    found = peaks(recording.ranks)
+    capacity = (summary.get("gpu") or {}).get("memory_bytes")
+    lines = []
+    for rank in summary.get("ranks") or []:
+        allocated, reserved = int(rank["peak_allocated_bytes"] or 0), int(rank["peak_reserved_bytes"] or 0)
+        used = reserved / capacity if capacity else None
+        lines.append(
+            [
+                (m.text(rank["rank"]), rank["rank"]),
+                (size(allocated), allocated),
+                (size(reserved), reserved),
+                ((m.meter(used) + share(used)) if used is not None else "-", used or 0.0),
+                "out of memory" if rank.get("oom") else "",
+            ]
+        )
+    columns = [("rank", "number"), ("peak allocated", "number"), ("peak reserved", "number")]
+    columns += [("of the GPU", "number"), ("", "text")]
+    parts, data = [], {}
+    if found:
+        options = [(str(rank), f"rank {rank}") for rank in found]
+        parts.append(m.select("memory-rank", "Rank", options))
+        parts.append(m.legend([("allocated", "allocated"), ("reserved", "reserved")]))
+        parts.append(
+            '<div class="canvas"><svg id="memory-curve" role="img" aria-label="Memory over time"></svg></div>'
+        )
+        parts += [_holders(rank, peak) for rank, peak in found.items()]
+        data = {str(rank): _curve(recording, rank, peak) for rank, peak in found.items()}
+    parts.append(m.table(columns, lines, caption="Peak memory of each rank"))
+    intro = (
+        "Allocated: handed out to tensors. Reserved: held by PyTorch's caching allocator. Time is the "
+        "host's, as in PyTorch's own memory snapshots."
+    )
+    return m.section("memory", "Memory", *parts, intro=intro), {"capacity": capacity, "ranks": data}
+
+
+def _curve(recording: Recording, rank: int, peak: Peak) -> dict[str, Any]:
+    rows = memory_curve(recording.ranks[rank], peak.device)
+    kept = thin(rows["allocated_bytes"], CURVE_POINTS)
+    return {
+        "time_s": [round(int(t) * 1e-12, 9) for t in rows["time_ps"][kept]],
+        "allocated": [int(v) for v in rows["allocated_bytes"][kept]],
+        "reserved": [int(v) for v in rows["reserved_bytes"][kept]],
+        "peak_s": peak.time_ps * 1e-12,
+    }
+
+
+def _holders(rank: int, peak: Peak) -> str:
+    whole = peak.allocated_bytes or 1
+    parts = [
+        (_kind(name), peak.by_category.get(name, 0) / whole, f"{name} {size(peak.by_category.get(name, 0))}")
+        for name in CATEGORIES
+    ]
+    lines = [
+        [
+            (size(h.size_bytes), h.size_bytes),
+            m.text(h.category),
+            (seconds(h.since_ps * 1e-12), h.since_ps),
+            m.text(h.phase),
+        ]
+        for h in peak.largest
+    ]
+    columns = [("block", "number"), ("holds", "text"), ("allocated at", "number"), ("by", "text")]
+    listed = m.table(columns, lines, caption=f"Largest blocks of rank {rank} at its peak")
+    title = f"Rank {rank} at its peak: {size(peak.allocated_bytes)} at {seconds(peak.time_ps * 1e-12)}"
+    return (
+        f'<div class="holders" data-rank="{rank}"><h3>{m.text(title)}</h3>'
+        + m.stack(parts, label=f"rank {rank} at its peak")
+        + m.legend([(kind, what) for kind, _, what in parts])
+        + f"<details><summary>Largest blocks</summary>{listed}</details></div>"
+    )
+
+
+def _kind(category: str) -> str:
+    return "m-" + category.replace(" ", "-")
