@@ -348,8 +348,12 @@ class Core:
             else:
                 self.statistics.step(waiter.rank, waiter.index, time_ps)
         node.waiters = []
-        if node.source is not None:
-            self.statistics.completed(node.source, end_ps)
+        operation = node.source
+        if operation is not None:
+            self.statistics.completed(operation, end_ps)
+            # Operations and their nodes refer to each other; cut, they go at once.
+            node.source = None
+            operation.ready.operation = None
 
     # Store
 
