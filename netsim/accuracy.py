@@ -244,9 +244,7 @@ def main() -> None:
     for preset in ["a100-azure-nd", *sorted({s.preset for s in SOURCES if s.fitted})]:
         result = refit(preset)
         node, nccl = result.cluster.node, result.cluster.nccl
-        print(
-            f"# {preset}: nic_efficiency {node.nic_efficiency:g}, nvlink efficiency {node.nvlink.efficiency:g}"
-        )
+        print(f"# {preset}: NICs {node.nic_efficiency:g}, NVLink {node.nvlink.efficiency:g} of the line rate")
         print(f"[nccl]\nchannel_us = {nccl.channel_us:g}\nchannel_inter_us = {nccl.channel_inter_us:g}\n")
         print("[nccl.timing]")
         print("\n".join(timing_lines(result)) + "\n")

@@ -65,12 +65,13 @@ class Topology:
         """Add a directed link after applying `[degrade]`; return its id."""
         name = f"{source}->{destination}"
         if not bundle:
-            capacity *= self._factor(source, destination)
+            capacity *= self.degrade_factor(source, destination)
         self.index[name] = len(self.links)
         self.links.append(Link(name, capacity, latency, bundle))
         return len(self.links) - 1
 
-    def _factor(self, source: str, destination: str) -> float:
+    def degrade_factor(self, source: str, destination: str) -> float:
+        """Product of the `[degrade] links` factors whose pattern fits this link or one of its ends."""
         factor = 1.0
         for pattern, value in self.cluster.degrade.links.items():
             names = (

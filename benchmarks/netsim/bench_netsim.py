@@ -37,13 +37,14 @@ class Result:
     def __str__(self) -> str:
         plain = f"{self.plain_ms:12.1f}" if self.plain_ms is not None else f"{'-':>12}"
         verdict = "ok" if self.median_ms <= self.target_ms else "MISSED"
-        return f"{self.name:<62} {self.best_ms:9.2f} {self.median_ms:9.2f} {self.target_ms:9.1f} {plain}  {verdict}"
+        times = f"{self.best_ms:9.2f} {self.median_ms:9.2f} {self.target_ms:9.1f}"
+        return f"{self.name:<62} {times} {plain}  {verdict}"
 
 
 def timed(
     action: Callable[[], object], *, repeat: int, prepare: Callable[[], object] | None = None
 ) -> list[float]:
-    """CPU milliseconds of each run of `action` (netsim uses one core); `prepare` runs before each, untimed."""
+    """CPU milliseconds of each run of `action`; `prepare` runs before each, untimed."""
     times = []
     for _ in range(repeat):
         if prepare is not None:

@@ -55,7 +55,12 @@ def test_many_flows_follow_the_same_rules() -> None:
 
 def test_trimmed_history_still_allows_rollback_to_the_horizon() -> None:
     def job(net: Network, first: int) -> None:
-        for op_id, start_ps, peer in ((1, 0, 8), (2, 400_000_000, 16), (3, 900_000_000, 16)):
+        for op_id, start_ps, peer in (
+            (1, 0, 8),
+            (2, 100_000_000, 16),
+            (3, 400_000_000, 16),
+            (4, 900_000_000, 16),
+        ):
             if op_id >= first:
                 size = 1 << 26 if op_id == 1 else 1 << 20
                 op = Operation(kind="p2p", source=0, destination=peer, size_bytes=size)
@@ -73,7 +78,7 @@ def test_trimmed_history_still_allows_rollback_to_the_horizon() -> None:
     net.commit(300_000_000)
     net.advance(10**12)
     net.rollback(300_000_000)
-    job(net, 2)
+    job(net, 3)
     assert done + net.advance(10**12) == expected
     with pytest.raises(ValueError, match="committed"):
         net.rollback(299_999_999)
