@@ -169,7 +169,8 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
   text << "and " << format_size(reserved - allocated - in_private_pools) << " is reserved by PyTorch but unallocated."
        << " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to"
        << " avoid fragmentation.  See documentation for Memory Management"
-       << "  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)";
+       << "  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+       << "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
   const auto observers = oom_observers_;
   lock.unlock();   // observers may need the GIL
   const auto holders = holdersAtOom(device_);

@@ -42,6 +42,14 @@ def _graph_class(extension: ModuleType) -> type:
             self._graph = extension.capture_end()
             extension.end_allocate_to_pool(self._device, self._pool)
 
+        # torch 2.14 ends a capture in two steps.
+        def capture_end_pre(self) -> None:
+            self._graph = extension.capture_end()
+            extension.end_allocate_to_pool(self._device, self._pool)
+
+        def capture_end_post(self) -> None:
+            return None
+
         def instantiate(self) -> None:
             return None
 
@@ -64,6 +72,12 @@ def _graph_class(extension: ModuleType) -> type:
             if self._pool is None:
                 raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
             return self._pool
+
+        def pools(self) -> list[tuple[int, int]]:
+            return [self.pool()]
+
+        def _retain_pool(self, pool_id: tuple[int, int]) -> None:
+            extension.ensure_pool(self._device, pool_id)
 
         def enable_debug_mode(self) -> None:
             return None

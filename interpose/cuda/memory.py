@@ -169,6 +169,12 @@ def names(extension: ModuleType) -> dict[str, Any]:
     def _cuda_getMemoryMetadata() -> str:
         return state["metadata"]
 
+    def _cuda_memoryMetadataSupported() -> bool:
+        return False
+
+    def _cuda_annotateMemory(data_ptr: int, metadata: str) -> None:
+        return None
+
     def _cuda_getCheckpointState(device: int, pool: tuple[int, int]) -> None:
         raise RuntimeError("phantom does not simulate checkpoints of CUDA graph memory pools")
 
