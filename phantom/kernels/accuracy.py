@@ -183,7 +183,8 @@ _HEAD = (
 )
 _GEMM_NOTE = (
     "Rows whose source looked for the best shape or tuned the kernel stand apart: they are upper bounds of "
-    "what a job sees."
+    "what a job sees. These are short benchmarks of one product, so the sustained-clock factor of jobs "
+    "(`sustained` in `constants.json`, A100 and H100, fitted on `training_fit_rows.csv`) is left out here."
 )
 _ATTENTION_NOTE = (
     "`flash` is FlashAttention-2 (PyTorch's own), `efficient` the memory-efficient kernels, `math` the "

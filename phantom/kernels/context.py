@@ -21,7 +21,9 @@ class Context:
 
     gpu: GpuSpec
     constants: Constants
-    _products: dict[tuple[GemmShape, str], float] = field(default_factory=dict, repr=False, compare=False)
+    _products: dict[tuple[GemmShape, str, bool], float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def moved(self, traffic: float, klass: str, *, launches: int = 1, scratch_bytes: int = 0) -> Estimate:
         """Return the cost of moving *traffic* bytes in *launches* kernels of efficiency class *klass*."""
@@ -34,8 +36,13 @@ class Context:
         """Return the cost of passing every tensor of *kernel* once."""
         return self.moved(traffic_bytes(kernel), klass, launches=launches, scratch_bytes=scratch_bytes)
 
-    def product(self, shape: GemmShape, dtype: str, *, tf32: bool = False) -> Estimate:
-        """Return the cost of one matrix product in *dtype*; *tf32* lets fp32 use the TF32 units."""
+    def product(self, shape: GemmShape, dtype: str, *, tf32: bool = False, burst: bool = False) -> Estimate:
+        """Return the cost of one matrix product in *dtype*.
+
+        *tf32* lets fp32 use the TF32 units; *burst*: as in a benchmark of one product, at the clock that
+        the power limit does
+        not allow for the length of a training step (constant ``sustained``).
+        """
         kind = math_class(dtype)
         if kind == "fp32" and tf32 and self.gpu.tf32_flops_per_s > self.gpu.fp32_flops_per_s:
             kind = "tf32"
@@ -43,10 +50,12 @@ class Context:
             # Four real products.
             shape = replace(shape, k=4 * shape.k, in_bytes=shape.in_bytes / 4)
         peak = self.gpu.peak_flops_per_s(kind)
-        known = self._products.get((shape, kind))
+        known = self._products.get((shape, kind, burst))
         if known is None:
             group = self.constants.group(f"gemm.{kind}")
+            if not burst:
+                group = {**group, "efficiency": group["efficiency"] * group["sustained"]}
             known = gemm_s(shape, peak_flops_per_s=peak, gpu=self.gpu, constants=group)
             if len(self._products) < _MAX_PRODUCTS:
-                self._products[shape, kind] = known
+                self._products[shape, kind, burst] = known
         return Estimate(known)

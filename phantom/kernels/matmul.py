@@ -118,5 +118,5 @@ def _grouped(kernel: KernelDescription) -> tuple[GemmShape, str]:
         groups = a.sizes[0]
         m, n, k = a.sizes[1], b.sizes[2], a.sizes[2]
     return GemmShape(
-        m, n, k, batch=groups, in_bytes=item, out_bytes=out_bytes, layout=_letters(a, b)
+        m, n, k, batch=groups, in_bytes=item, out_bytes=out_bytes, layout=_letters(a, b), grouped=True
     ), a.dtype
