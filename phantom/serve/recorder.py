@@ -81,6 +81,8 @@ class Recorder:
                 protocol=choice.protocol if choice is not None else "",
                 channels=choice.channels if choice is not None else 0,
                 bus_factor=choice.bus_factor if choice is not None else 1.0,
+                root=carried.root,
+                send_counts=carried.send_counts,
             )
         )
 

@@ -28,7 +28,8 @@ class Collective:
 
     `members` are (global rank, node id): the node ties it to the rank's span. `size_bytes` is NCCL's
     message size. `bus_factor` times size_bytes over the duration is the bus bandwidth of nccl-tests
-    (doc/PERFORMANCE.md there).
+    (doc/PERFORMANCE.md there). `root` is a group rank. `send_counts[i][j]`: bytes from group rank
+    i to j, for an uneven all_to_all.
     """
 
     comm: str
@@ -43,6 +44,8 @@ class Collective:
     protocol: str = ""
     channels: int = 0
     bus_factor: float = 1.0
+    root: int = -1
+    send_counts: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -81,7 +84,7 @@ class CollectiveLog:
         self._write(
             [
                 *("collective", c.comm, c.seq, c.kind, c.size_bytes, c.dtype, members, c.start_ps, c.end_ps),
-                *(c.algorithm, c.protocol, c.channels, c.bus_factor),
+                *(c.algorithm, c.protocol, c.channels, c.bus_factor, c.root, c.send_counts),
             ]
         )
 
@@ -109,7 +112,8 @@ def read_collectives(path: Path) -> tuple[dict[str, Group], list[Collective]]:
                 groups[record[1]] = Group(record[1], record[2], tuple(record[3]), record[4])
             elif record[0] == "collective":
                 members = tuple((rank, node) for rank, node in record[6])
-                fields = [*record[1:6], members, *record[7:]]
+                counts = record[14] and tuple(tuple(row) for row in record[14])
+                fields = [*record[1:6], members, *record[7:14], counts]
                 collectives.append(Collective(*fields))
     collectives.sort(key=lambda c: (c.start_ps, c.end_ps, c.comm, c.seq))
     return groups, collectives

@@ -1,0 +1,1 @@
+"""Chakra execution traces of a recorded run, as ASTRA-sim 2 reads them."""
