@@ -13,6 +13,7 @@ COMMANDS = {
     "run": ("phantom.cli.run", "Simulate a training command."),
     "serve": ("phantom.cli.serve", "The simulator alone, for containers and several hosts."),
     "report": ("phantom.cli.report", "Show a finished run again."),
+    "export": ("phantom.cli.export", "A recorded run in the formats of other tools."),
     "compare": ("phantom.cli.compare", "Virtual against measured step times."),
     "kernels": ("phantom.cli.kernels", "The kernel store."),
     "cluster": ("phantom.cli.cluster", "Cluster descriptions."),

@@ -14,22 +14,23 @@ from phantom.terminal import table
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json.")
-@click.option("--html", "as_html", is_flag=True, help="Print the path of the HTML page.")
-def report(run_dir: Path, as_json: bool, as_html: bool) -> None:
+@click.option("--html", "as_html", is_flag=True, help="Write report.html again and print its path.")
+@click.option("--memory", is_flag=True, help="Say what holds memory at each rank's peak.")
+def report(run_dir: Path, as_json: bool, as_html: bool, memory: bool) -> None:
     """Shows the run in RUN_DIR again."""
-    path = run_dir / "summary.json"
+    from phantom.report.memory_report import memory_report
+    from phantom.report.page import write_page
+    from phantom.timeline.recording import load
+
     try:
-        summary = json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"{run_dir} holds no finished run: cannot read {path} ({error.strerror})") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from None
+        recording = load(run_dir, detail=as_html or memory)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps(summary))
+        click.echo(json.dumps(recording.summary))
     elif as_html:
-        page = run_dir / "report.html"
-        if not page.exists():
-            raise UsageError(f"{run_dir} has no report.html")
-        click.echo(str(page.resolve()))
+        click.echo(str(write_page(recording).resolve()))
+    elif memory:
+        click.echo(memory_report(recording))
     else:
-        table.show(summary, out=run_dir)
+        table.show(recording.summary, out=run_dir)

@@ -71,6 +71,20 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
         click.echo(json.dumps(verdict.summary))
     elif verdict.summary.get("steps") or verdict.status == 0:
         table.show(verdict.summary, out=job.out, quiet=options.quiet)
+    if verdict.summary.get("status") == "oom" or options.memory_report:
+        click.echo(_memory(job.out, verdict.summary), err=as_json)
     if not as_json:
         click.echo(f"phantom: results in {job.out}", err=True)
     return verdict.status
+
+
+def _memory(out: Path, summary: dict[str, Any]) -> str:
+    """What holds memory, and what would fit where it ran out."""
+    from phantom.report.memory_report import memory_report, oom_report
+    from phantom.timeline.recording import load
+    from phantom.timeline.spool import SpoolError
+
+    try:
+        return memory_report(load(out))
+    except SpoolError as error:
+        return f"{oom_report(summary)}\nphantom: {error}"

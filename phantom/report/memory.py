@@ -36,47 +36,62 @@ class Peak:
     largest: tuple[Holder, ...]
 
 
-def peak(spool: RankSpool, *, largest: int = 12) -> Peak | None:
-    """The peak of the device that held most, None where nothing was allocated.
+def categories(spool: RankSpool) -> list[str]:
+    """What each memory event's block holds, by number of the event that allocated it ("" for others).
 
     Parameters, gradients and optimizer state are what the optimizer said after its steps. Of the rest, what
     was freed again later is an activation (or an input, a temporary); what never was, is other.
     """
+    events = spool.memory[["device", "address", "bytes"]].tolist()
+    found = [""] * len(events)
+    live: dict[tuple[int, int], int] = {}
+    told: dict[int, str] = {}
+    # A rank uses one device as a rule; a tag names the block at that address, wherever it lives.
+    by_address: dict[int, int] = {}
+    at = 0
+    for tag in [*spool.tags, None]:
+        until = len(events) if tag is None else tag.at
+        for index in range(at, until):
+            device, address, size = events[index]
+            if size > 0:
+                live[device, address] = by_address[address] = index
+                found[index] = OTHER
+            else:
+                birth = live.pop((device, address), None)
+                if birth is not None:
+                    found[birth] = ACTIVATIONS
+        at = max(at, until)
+        if tag is not None:
+            for address in tag.addresses.tolist():
+                if address in by_address:
+                    told.setdefault(by_address[address], tag.category)
+    for index, category in told.items():
+        found[index] = category
+    return found
+
+
+def peak(spool: RankSpool, *, largest: int = 12) -> Peak | None:
+    """The peak of the device that held most, None where nothing was allocated."""
     memory = spool.memory
     if len(memory) == 0:
         return None
     at = int(memory["allocated_bytes"].argmax())
     device = int(memory["device"][at])
-    events = memory[["address", "bytes", "device"]].tolist()
-    told: dict[int, str] = {}
-    freed: set[int] = set()
-    live: dict[tuple[int, int], int] = {}
-    live_at_peak: list[int] = []
-    tags = iter(spool.tags)
-    tag = next(tags, None)
-    for index, (address, size, where) in enumerate([*events, (0, 0, -1)]):
-        while tag is not None and tag.at <= index:
-            for held in tag.addresses.tolist():
-                birth = live.get((where if where >= 0 else device, held))
-                if birth is not None:
-                    told[birth] = tag.category
-            tag = next(tags, None)
-        if size > 0:
-            live[where, address] = index
-        elif size < 0:
-            birth = live.pop((where, address), None)
-            if birth is not None:
-                freed.add(birth)
-        if index == at:
-            live_at_peak = [birth for (held_on, _), birth in live.items() if held_on == device]
+    live: dict[int, int] = {}
+    for index, (where, address, size) in enumerate(memory[["device", "address", "bytes"]][: at + 1].tolist()):
+        if where == device and size > 0:
+            live[address] = index
+        elif where == device:
+            live.pop(address, None)
+    names = categories(spool)
     holders = [
         Holder(
             int(memory["bytes"][birth]),
-            told.get(birth, ACTIVATIONS if birth in freed else OTHER),
+            names[birth],
             int(memory["time_ps"][birth]),
             "backward" if memory["phase"][birth] == _BACKWARD else "forward",
         )
-        for birth in live_at_peak
+        for birth in live.values()
     ]
     by_category = dict.fromkeys(CATEGORIES, 0)
     for holder in holders:
@@ -84,11 +99,12 @@ def peak(spool: RankSpool, *, largest: int = 12) -> Peak | None:
     # What was allocated before the recording began.
     by_category[OTHER] += int(memory["allocated_bytes"][at]) - sum(by_category.values())
     holders.sort(key=lambda holder: (-holder.size_bytes, holder.since_ps))
+    before = memory[: at + 1]
     return Peak(
         device,
         int(memory["time_ps"][at]),
         int(memory["allocated_bytes"][at]),
-        int(memory["reserved_bytes"][: at + 1][memory["device"][: at + 1] == device].max()),
+        int(before["reserved_bytes"][before["device"] == device].max()),
         by_category,
         tuple(holders[:largest]),
     )

@@ -56,9 +56,7 @@ class _Stream:
 
 def groups(recording: Recording) -> dict[tuple[int, ...], str]:
     """Groups by their ranks, numbered from 1: ASTRA-sim wants decimal names, and takes 0 for all ranks."""
-    members = sorted(
-        {collective.ranks for collective in recording.collectives if collective.kind != MESSAGES}
-    )
+    members = sorted({c.ranks for c in recording.collectives if c.kind != MESSAGES})
     return {ranks: str(number) for number, ranks in enumerate(members, start=1)}
 
 
@@ -72,8 +70,8 @@ def export_chakra(recording: Recording, prefix: Path, *, steps: tuple[int, int] 
     missing = [rank for rank in range(world) if rank not in recording.ranks]
     if missing or not world:
         raise ExportError(
-            f"{recording.folder}: {len(missing)} of {world} ranks were not recorded, and ASTRA-sim needs all; "
-            "run again with --timeline"
+            f"{recording.folder}: {len(missing)} of {world} ranks were not recorded, and ASTRA-sim needs "
+            "all; run again with --timeline"
         )
     indices = [i for i in recording.step_indices if steps is None or steps[0] <= i < steps[1]]
     if not indices:

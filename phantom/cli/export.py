@@ -1,0 +1,63 @@
+"""`phantom export`: a recorded run in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phantom.launch.errors import UsageError
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--chakra", type=click.Path(path_type=Path), metavar="PREFIX", default=None,
+              help="Chakra traces for ASTRA-sim: PREFIX.RANK.et and PREFIX.groups.json.")  # fmt: skip
+@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", default=None,
+              help="Perfetto timeline.")  # fmt: skip
+@click.option("--memory-snapshot", type=click.Path(path_type=Path), metavar="FILE", default=None,
+              help="Pickle for PyTorch's memory viewer, of the rank of --rank.")  # fmt: skip
+@click.option("--kineto", type=click.Path(path_type=Path), metavar="DIR", default=None,
+              help="One PyTorch profiler trace per rank, for Holistic Trace Analysis.")  # fmt: skip
+@click.option("--steps", metavar="A:B", default=None, help="Only steps A to B-1; default all recorded ones.")
+@click.option("--ranks", metavar="LIST", default=None, help="Only these ranks of the timeline, like 0,8-11.")
+@click.option("--rank", type=int, default=0, show_default=True, help="Rank of the memory snapshot.")
+def export(
+    run_dir: Path,
+    chakra: Path | None,
+    timeline: Path | None,
+    memory_snapshot: Path | None,
+    kineto: Path | None,
+    steps: str | None,
+    ranks: str | None,
+    rank: int,
+) -> None:
+    """Writes the run in RUN_DIR in other tools' formats, from the detail that it recorded."""
+    from phantom.export.chakra.export import export_chakra
+    from phantom.export.kineto import write_kineto
+    from phantom.export.memory_snapshot import write_snapshot
+    from phantom.timeline.recording import load
+    from phantom.timeline.settings import parse_ranks, parse_steps
+    from phantom.timeline.write import write_timeline
+
+    if not (chakra or timeline or memory_snapshot or kineto):
+        raise UsageError("nothing to export: give --chakra, --timeline, --memory-snapshot or --kineto")
+    try:
+        recording = load(run_dir)
+        wanted = parse_steps(steps) if steps is not None else None
+        if chakra:
+            for path in export_chakra(recording, chakra, steps=wanted):
+                click.echo(str(path))
+        if timeline:
+            world_size = int(recording.summary.get("world_size", 1))
+            chosen = parse_ranks(ranks, world_size=world_size) if ranks is not None else None
+            click.echo(str(write_timeline(recording, timeline, steps=wanted, ranks=chosen).path))
+        if kineto:
+            for path in write_kineto(recording, kineto, steps=wanted):
+                click.echo(str(path))
+        if memory_snapshot:
+            if rank not in recording.ranks:
+                raise UsageError(f"{run_dir}: rank {rank} was not recorded")
+            click.echo(str(write_snapshot(recording.ranks[rank], memory_snapshot)))
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from None
