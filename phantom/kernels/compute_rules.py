@@ -6,6 +6,7 @@ Products, attention, convolution, recurrent layers, FFT, dense linear algebra.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from phantom.kernels import attention as attention_module
 from phantom.kernels.context import Context
@@ -115,7 +116,6 @@ def convolution(kernel: KernelDescription, context: Context) -> Estimate:
     if found is None:
         return context.streamed(kernel, "reduction")
     shape, passes = found
-    group = context.constants.group("conv")
     item = item_bytes(shape.dtype)
     tf32 = bool(kernel.flag("conv_tf32", True))
     data_bytes = shape.batch * shape.in_channels * shape.in_positions * item
@@ -130,9 +130,7 @@ def convolution(kernel: KernelDescription, context: Context) -> Estimate:
                 data_bytes + result_bytes + weight_bytes, "depthwise", launches=2 if part == "weight" else 1
             )
         else:
-            total += _implicit_product(
-                shape, part, item, tf32, group["winograd"], group[part], context, data_bytes + result_bytes
-            )
+            total += _implicit_product(shape, part, tf32, context, data_bytes + result_bytes)
     half = shape.dtype in ("float16", "bfloat16")
     if half and not shape.channels_last and not shape.is_depthwise and passes:
         # Tensor-core kernels work on NHWC: inputs and outputs of NCHW tensors are transposed around them.
@@ -143,26 +141,18 @@ def convolution(kernel: KernelDescription, context: Context) -> Estimate:
 
 
 def _implicit_product(
-    shape: ConvolutionShape,
-    part: str,
-    item: int,
-    tf32: bool,
-    winograd: float,
-    rate: float,
-    context: Context,
-    tensor_bytes: float,
-) -> Estimate:
-    product = {"forward": shape.forward, "data": shape.data_gradient, "weight": shape.weight_gradient}[part](
-        item
-    )
+    shape: ConvolutionShape, part: str, tf32: bool, context: Context, tensor_bytes: float
+) -> Estimate:  # fmt: skip
+    group = context.constants.group("conv")
+    make = {"forward": shape.forward, "data": shape.data_gradient, "weight": shape.weight_gradient}[part]
     # im2col rows are not in memory: the product's A operand is read from the (smaller) image.
+    product = replace(make(item_bytes(shape.dtype)), dram_bytes=tensor_bytes)
+    gpu = context.gpu
+    plain = shape.dtype == "float32" and (not tf32 or gpu.tf32_flops_per_s <= gpu.fp32_flops_per_s)
+    rate = group["fp32"] if plain else group[part]
+    if plain and shape.taps == 9 and shape.unit_stride and shape.groups == 1 and part != "weight":
+        rate *= group["winograd"]
     seconds = context.product(product, shape.dtype, tf32=tf32).seconds / rate
-    uses_winograd = (
-        shape.taps == 9 and shape.unit_stride and shape.groups == 1 and shape.dtype == "float32"
-        and (not tf32 or context.gpu.tf32_flops_per_s <= context.gpu.fp32_flops_per_s)
-    )  # fmt: skip
-    if uses_winograd and part != "weight":
-        seconds /= winograd
     floor = context.moved(tensor_bytes, "copy").seconds
     return Estimate(max(seconds, floor), 2 if part == "weight" else 1)
 

@@ -226,6 +226,8 @@ def parse_kernel(wire: Mapping[str, Any]) -> KernelDescription:
 
     Raises KernelFormatError naming the operator and the argument that is not in the agreed form.
     """
+    if not isinstance(wire, Mapping):
+        raise KernelFormatError(f"a kernel is a map with op, args and outs, not {wire!r}")
     op = wire.get("op")
     if not isinstance(op, str) or not op:
         raise KernelFormatError(f"kernel without an operator name: {wire!r}")

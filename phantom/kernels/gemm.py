@@ -39,6 +39,8 @@ class GemmShape:
     reads_c: bool = False
     aligned: bool = True
     grouped: bool = False
+    dram_bytes: float | None = None
+    """What is moved if not A, B and C once each: an implicit product's A is not in memory."""
 
     @property
     def flops(self) -> float:
@@ -46,7 +48,9 @@ class GemmShape:
 
     @property
     def traffic_bytes(self) -> float:
-        """Bytes of A, B and C, each once."""
+        """Bytes of A, B and C, each once, unless told otherwise."""
+        if self.dram_bytes is not None:
+            return self.dram_bytes
         c = self.m * self.n * self.out_bytes * (2 if self.reads_c else 1)
         return self.batch * ((self.m * self.k + self.k * self.n) * self.in_bytes + c)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +16,7 @@ import msgpack
 from phantom.kernels.classes import class_of
 from phantom.kernels.constants import Constants
 from phantom.kernels.cost import Cost
-from phantom.kernels.description import KernelDescription, KernelFormatError, parse_kernel
+from phantom.kernels.description import KernelDescription, KernelFormatError, encode_kernel, parse_kernel
 from phantom.kernels.gpu import GpuSpec, gpu_by_name
 from phantom.kernels.key import cost_key
 from phantom.kernels.predict import Predictor
@@ -23,6 +25,23 @@ from phantom.kernels.store import KernelStore, StoreError, default_path
 
 MODES = ("auto", "store", "measure", "predict")
 _PRICED_NAMESPACES = ("aten", "prims")
+
+_MAX_ELEMENTS = 200_000
+
+
+def _elements(request: bytes) -> list[bytes]:
+    """Split a msgpack array into the bytes of its elements.  Raises KernelFormatError if it is none."""
+    try:
+        unpacker = msgpack.Unpacker(max_buffer_size=len(request) or 1)
+        unpacker.feed(request)
+        count = unpacker.read_array_header()
+        bounds = [unpacker.tell()]
+        for _ in range(count):
+            unpacker.skip()
+            bounds.append(unpacker.tell())
+    except (ValueError, msgpack.UnpackException) as error:
+        raise KernelFormatError(f"a cost request is a msgpack list of kernels: {error}") from None
+    return [request[start:end] for start, end in pairwise(bounds)]
 
 
 class MeasuredCosts(Protocol):
@@ -73,6 +92,7 @@ class CostModel:
         self._measured = measured if measured is not None else self._open_source(store, threads)
         self._lock = threading.Lock()
         self._requests: dict[str, KernelDescription] = {}
+        self._by_element: dict[bytes, Cost] = {}
         self._known: dict[str, Future[Cost]] = {}
 
     def _open_source(self, store: KernelStore | Path | str | None, threads: int) -> MeasuredCosts | None:
@@ -122,14 +142,22 @@ class CostModel:
         return cost
 
     def cost_batch(self, request: bytes) -> bytes:
-        """Answer a cost request in wire form (msgpack in, msgpack out).  Raises KernelFormatError."""
-        kernels = msgpack.unpackb(request, raw=False, strict_map_key=False)
-        if not isinstance(kernels, list):
-            raise KernelFormatError(f"a cost request is a list of kernels, not {type(kernels).__name__}")
-        answer: bytes = msgpack.packb(
-            [cost.wire() for cost in self.costs([parse_kernel(k) for k in kernels])]
-        )
+        """Answer a cost request in wire form (msgpack in, msgpack out).  Raises KernelFormatError.
+
+        Ranks ask for the same kernels: an element that was asked for before is answered by its bytes alone.
+        """
+        answers = [self._wire_cost(element).wire() for element in _elements(request)]
+        answer: bytes = msgpack.packb(answers)
         return answer
+
+    def _wire_cost(self, element: bytes) -> Cost:
+        known = self._by_element.get(element)
+        if known is None:
+            known = self.cost(parse_kernel(msgpack.unpackb(element, raw=False, strict_map_key=False)))
+            # An unpriced kernel is counted each time, under its name.
+            if known.source != "unpriced" and len(self._by_element) < _MAX_ELEMENTS:
+                self._by_element[element] = known
+        return known
 
     def costs(self, kernels: Sequence[KernelDescription]) -> list[Cost]:
         """Return the costs of *kernels*, in order."""
@@ -139,6 +167,13 @@ class CostModel:
         """Return one kernel for every key asked so far, which can be measured elsewhere."""
         with self._lock:
             return dict(self._requests)
+
+    def save_requests(self, path: Path | str) -> int:
+        """Write one kernel per key as JSON lines, the input of ``phantom kernels measure``; return how many."""
+        requests = self.requests()
+        lines = [json.dumps(encode_kernel(requests[key])) for key in sorted(requests)]
+        Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return len(lines)
 
     def _price(self, kernel: KernelDescription, key: str) -> Cost:
         klass = class_of(kernel)

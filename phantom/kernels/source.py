@@ -12,6 +12,9 @@ from phantom.kernels.gpu import GpuSpec
 from phantom.kernels.measure import MeasurementFailed, Measurer
 from phantom.kernels.store import KernelStore
 
+_ON_DEMAND_BUDGET_S = 0.1
+"""A job waits for these measurements; ``phantom kernels measure`` takes more time for each."""
+
 
 class StoreAndDevice:
     """Looks kernels up in *store* and measures the missing ones if a device of *gpu*'s name is here.
@@ -90,7 +93,7 @@ class StoreAndDevice:
                 if device is not None:
                     path = self._store.path if self._store is not None else self._path
                     lock = path.with_suffix(".measuring") if path is not None else None
-                    self._measurer = Measurer(device, lock_path=lock)
+                    self._measurer = Measurer(device, budget_s=_ON_DEMAND_BUDGET_S, lock_path=lock)
             return self._measurer
 
 

@@ -179,7 +179,7 @@ def norm(kernel: KernelDescription, context: Context) -> Estimate:
     ) or name == "_native_batch_norm_legit_no_training":
         return context.moved(traffic, "norm")
     if "backward" in name:
-        return context.moved(traffic + 2.0 * largest, "norm_backward", launches=2)
+        return context.moved(traffic + 2.0 * largest, "norm", launches=2)
     if name in ("renorm", "_weight_norm_interface", "embedding_renorm"):
         return context.moved(traffic + largest, "norm", launches=2)
     return context.moved(traffic + largest, "norm", launches=2)

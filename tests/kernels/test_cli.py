@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from phantom.cli.kernels import kernels
+from phantom.kernels import CostModel
 from phantom.kernels.description import KernelDescription, contiguous, encode_kernel
 from phantom.kernels.store import KernelStore
 
@@ -57,6 +58,26 @@ def test_measure_show_export_import_merge(measured: Path, tmp_path: Path) -> Non
     assert KernelStore(other).export_text() == exported.read_text()
     rows = [json.loads(line) for line in _run("show", "--json", "--store", str(measured))[1].splitlines()]
     assert {row["key"] for row in rows} == {"neg(f32[64]c)", "exp(f32[64]c)"}
+
+
+def test_what_a_model_was_asked_can_be_measured(tmp_path: Path) -> None:
+    x = contiguous("float32", 64)
+    model = CostModel("h100", mode="predict")
+    model.cost(KernelDescription("aten::neg", (x,), (x,)))
+    model.cost(KernelDescription("aten::view", (x,), (x,)))
+    assert model.save_requests(tmp_path / "kernels.jsonl") == 2
+    status, text = _run(
+        "measure",
+        str(tmp_path / "kernels.jsonl"),
+        "--device",
+        "cpu",
+        "--budget",
+        "0.01",
+        "--store",
+        str(tmp_path / "a"),
+    )
+    assert status == 0, text
+    assert "1 measured" in text
 
 
 @pytest.mark.parametrize("command", ["show", "export"])

@@ -107,9 +107,23 @@ def test_batch_is_msgpack_in_and_out(model: CostModel) -> None:
         assert scratch >= 0
 
 
-def test_bad_batch_is_refused(model: CostModel) -> None:
+@pytest.mark.parametrize("request_", [{"op": "aten::neg"}, [1], [{"op": "aten::neg", "args": [["T"]]}], 7])
+def test_bad_batch_is_refused(model: CostModel, request_: object) -> None:
     with pytest.raises(KernelFormatError):
-        model.cost_batch(msgpack.packb({"op": "aten::neg"}))
+        model.cost_batch(msgpack.packb(request_))
+
+
+def test_truncated_batch_is_refused(model: CostModel) -> None:
+    with pytest.raises(KernelFormatError):
+        model.cost_batch(msgpack.packb([encode_kernel(_mm(64, 64, 64))])[:-3])
+
+
+def test_repeated_elements_give_the_same_and_count_unpriced(model: CostModel) -> None:
+    x = contiguous("float32", 1024)
+    kernels = [KernelDescription("mine::op", (x,), (x,)), _mm(64, 64, 64)]
+    request_ = msgpack.packb([encode_kernel(k) for k in kernels])
+    assert model.cost_batch(request_) == model.cost_batch(request_)
+    assert model.unpriced == {"mine::op": 2}
 
 
 def test_unknown_mode_is_refused() -> None:
