@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from netsim.nccl_model import Environment, Pick, TuningModel
 from netsim.nccl_search import GroupShape
 from netsim.operation import COLLECTIVE_KINDS, Choice, Operation, bus_factor
 from netsim.parts import Part, Shape
-from netsim.timing import startup_us, transfer_cap
+from netsim.timing import hops, startup_us, transfer_cap
 from netsim.topology import Topology
 from netsim.trees import double_tree_edges
 
@@ -26,13 +27,25 @@ WIRE_FACTOR = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
 """
 
 
+PLAN_ENTRIES = 2_000_000
+"""Bound on the plans kept, in links of all their flows: about 100 MB."""
+
+REFERENCE_PATH_S = 2e-6
+"""Latency from NIC port to NIC port that the calibrated hop times contain: two NICs, one leaf."""
+
+
 @dataclass(frozen=True)
 class Group:
-    """A communicator's ranks by NVLink domain (or server), in group order."""
+    """A communicator's ranks by NVLink domain (or server), in group order.
+
+    `path_us` is what the slowest path between neighbouring domains takes more than the calibrated hop
+    contains.
+    """
 
     ranks: tuple[int, ...]
     members: tuple[tuple[int, ...], ...]
     shape: GroupShape
+    path_us: float
 
 
 class Planner:
@@ -45,6 +58,7 @@ class Planner:
         self._groups: dict[tuple[int, ...], Group] = {}
         self._models: dict[GroupShape, TuningModel] = {}
         self._plans: dict[Operation, tuple[Part, ...]] = {}
+        self._plan_size = 0
         self._loads: dict[tuple[str, str, str, tuple[int, ...], int], dict[int, float]] = {}
         self._messages = MessageParts(topology, self.environment, seed=seed)
 
@@ -53,8 +67,13 @@ class Planner:
         found = self._plans.get(op)
         if found is None:
             found = tuple(self._plan(op))
-            if len(self._plans) >= 4096:
+            self._plan_size += (
+                64 + len(op.ranks) + sum(len(p.shape.links) for p in found if p.shape is not None)
+            )
+            if self._plan_size > PLAN_ENTRIES:
                 self._plans.clear()
+                self._loads.clear()
+                self._plan_size = 0
             self._plans[op] = found
         return found
 
@@ -116,9 +135,19 @@ class Planner:
                 by_node.setdefault(self.topology.domain_of(rank), []).append(rank)
             sizes = [len(m) for m in by_node.values()]
             shape = GroupShape(len(ranks), len(by_node), max(sizes), min(sizes))
-            found = Group(ranks, tuple(tuple(m) for m in by_node.values()), shape)
+            members = tuple(tuple(m) for m in by_node.values())
+            found = Group(ranks, members, shape, self._path_us(members))
             self._groups[ranks] = found
         return found
+
+    def _path_us(self, members: tuple[tuple[int, ...], ...]) -> float:
+        if len(members) < 2 or not self.topology.cluster.node.nics:
+            return 0.0
+        worst = 0.0
+        for here, there in pairwise(members):
+            a, b = self.topology.nics_of(here[0])[0], self.topology.nics_of(there[0])[0]
+            worst = max(worst, self.topology.latency_s(self.topology.fabric.route(a, b, 0)))
+        return max(0.0, worst - REFERENCE_PATH_S) * 1e6
 
     def model(self, group: Group) -> TuningModel:
         """NCCL's tuning table for the group's shape."""
@@ -152,7 +181,7 @@ class Planner:
         kind, size = _effective(op)
         pick = self.pick(op)
         model = self.model(group)
-        latency_us = startup_us(model, kind, pick)
+        latency_us = startup_us(model, kind, pick) + group.path_us * hops(model, kind, pick.algorithm)[1]
         root = op.root if kind in ("broadcast", "reduce") else -1
         key = (kind, pick.algorithm, pick.protocol, op.ranks, root)
         loads = self._loads.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -11,7 +12,10 @@ from netsim.blocks import Block, ManyBlock
 from netsim.maxmin import solve
 from netsim.parts import Floats, Ints, Shape
 
-MEMO_LIMIT = 4096
+MEMO_FLOWS = 1_000_000
+"""Bound on the solutions kept, in flows: 8 MB."""
+
+OVERLAP_LIMIT = 200_000
 
 
 @dataclass(frozen=True)
@@ -33,18 +37,22 @@ class Sharing:
         self._usage = np.zeros(len(capacity), dtype=np.int32)
         self._active: dict[int, list[Block]] = {}
         self._shapes: dict[int, Shape] = {}
-        self._numbers: dict[bytes, Shape] = {}
+        # Shapes live as long as a plan or a running operation holds them.
+        self._known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
+        self._next_number = 0
         self._overlap: dict[tuple[int, int], bool] = {}
         self._memo: dict[tuple[tuple[bytes, int], ...], list[Floats]] = {}
         self._local = np.zeros(len(capacity), dtype=np.int64)
+        self._memo_flows = 0
         self.solves = 0
 
     def intern(self, shape: Shape) -> Shape:
         """The one object for shapes that are equal."""
-        known = self._numbers.get(shape.key)
+        known = self._known.get(shape.key)
         if known is None:
-            shape.number = len(self._numbers)
-            self._numbers[shape.key] = known = shape
+            shape.number = self._next_number
+            self._next_number += 1
+            self._known[shape.key] = known = shape
         return known
 
     def clear(self) -> None:
@@ -111,7 +119,7 @@ class Sharing:
         key = (a.number, b.number) if a.number < b.number else (b.number, a.number)
         known = self._overlap.get(key)
         if known is None:
-            if len(self._overlap) > 500_000:
+            if len(self._overlap) > OVERLAP_LIMIT:
                 self._overlap.clear()
             known = bool(np.isin(a.touched, b.touched, assume_unique=True).any())
             self._overlap[key] = known
@@ -124,8 +132,10 @@ class Sharing:
         if levels is None:
             self.solves += 1
             levels = self._levels(units)
-            if len(self._memo) >= MEMO_LIMIT:
+            self._memo_flows += sum(len(level) for level in levels) + 16
+            if self._memo_flows > MEMO_FLOWS:
                 self._memo.clear()
+                self._memo_flows = 0
             self._memo[key] = levels
         touched: list[Block] = []
         for unit, level in zip(units, levels):

@@ -209,7 +209,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args()
     cases: list[Callable[[], Result]] = [
-        lambda: all_to_all_solve(routing="ecmp", target_ms=50.0, plain=False),
+        lambda: all_to_all_solve(routing="ecmp", target_ms=50.0, plain=not options.quick),
         lambda: all_to_all_solve(routing="spray", target_ms=5.0, plain=not options.quick),
         all_to_all_event,
         rollback,

@@ -107,3 +107,30 @@ def test_rollback_replays_to_the_same_end() -> None:
     net.commit(10**12)
     with pytest.raises(ValueError, match="committed"):
         net.rollback(10)
+
+
+def test_caches_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netsim.collectives.PLAN_ENTRIES", 2_000)
+    monkeypatch.setattr("netsim.sharing.MEMO_FLOWS", 200)
+    net = network()
+    for i in range(300):
+        net.start(i, all_reduce(range(16), (1 << 20) + 4 * i), i * 10**12)
+        net.start(1000 + i, all_reduce(range(8), (1 << 20) + 4 * i), i * 10**12)
+        net.advance(i * 10**12 + 10**11)
+        net.commit(i * 10**12 + 10**11)
+    assert len(net.planner._plans) < 40
+    assert len(net._sharing._memo) < 20
+    assert len(net._sharing._known) < 60
+    assert not net._open
+    assert not net._finished
+
+
+def test_a_longer_path_between_servers_takes_longer() -> None:
+    def start_up(hop_latency_s: float) -> int:
+        fabric = {"nodes_per_leaf": 1, "hop_latency_s": hop_latency_s}
+        spec = parse_cluster({"name": "x", "base": "h100-dgx", "fabric": fabric}, file="t")
+        net = Network(spec, nodes=4, gpus_per_node=8, environment={"NCCL_ALGO": "Ring"}, seed=0)
+        return net.planner.plan(all_reduce(range(32), 1 << 20))[0].latency_ps
+
+    # Up and down twice as far on each of the ring's 2 (4 - 1) crossings.
+    assert start_up(5e-6) - start_up(1e-6) == 6 * 2 * 4_000_000
