@@ -65,23 +65,26 @@ def solve_plain(rows: Ints, columns: Ints, demand: Floats, level_caps: Floats, c
         paths[r].append((c, d))
     level = [0.0] * flows
     residual = capacity.tolist()
+    total = [sum(d for _, d in members) for members in on_link]
+    count = [len(members) for members in on_link]
+    by_cap = sorted(range(flows), key=level_caps.tolist().__getitem__, reverse=True)
     caps = level_caps.tolist()
     waiting = set(range(flows))
     while waiting:
-        best, best_link = min(((caps[f], -1) for f in waiting), default=(float("inf"), -1))
-        for link, members in enumerate(on_link):
-            total = sum(d for f, d in members if f in waiting)
-            if total > 0 and residual[link] / total < best:
-                best, best_link = residual[link] / total, link
-        if best_link < 0:
-            frozen = [f for f in sorted(waiting) if caps[f] <= best]
-        else:
-            frozen = sorted({f for f, _ in on_link[best_link] if f in waiting})
+        while by_cap[-1] not in waiting:
+            by_cap.pop()
+        best, best_link = caps[by_cap[-1]], -1
+        for link, members in enumerate(count):
+            if members and residual[link] < best * total[link]:
+                best, best_link = residual[link] / total[link], link
+        frozen = [by_cap[-1]] if best_link < 0 else [f for f, _ in on_link[best_link] if f in waiting]
         for f in frozen:
             level[f] = best
             waiting.discard(f)
             for link, d in paths[f]:
                 residual[link] = max(0.0, residual[link] - d * best)
+                total[link] -= d
+                count[link] -= 1
     return np.array(level)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
+from netsim import draw
+from netsim.calibrate import toml_of
+from netsim.calibration_report import calibrate_files
 from netsim.cluster import list_presets, load_cluster
 from netsim.errors import NetsimError
 from phantom.launch.errors import UsageError
@@ -28,9 +32,66 @@ def list_() -> None:
 
 @cluster.command()
 @click.argument("name")
-def show(name: str) -> None:
-    """Everything that NAME (or a file) says, as JSON."""
-    click.echo(json.dumps(_plain(_load(name)), indent=1, default=str))
+@click.option(
+    "-N", "--nodes", type=click.IntRange(1, 1024), help="servers to draw  [default: 2, or 1 without fabric]"
+)
+@click.option(
+    "--svg", "svg_file", type=click.Path(dir_okay=False), help="also draw the topology into this SVG file"
+)
+@click.option("--json", "as_json", is_flag=True, help="everything the description says, as JSON, instead")
+def show(name: str, nodes: int | None, svg_file: str | None, as_json: bool) -> None:
+    """Draws the topology of NAME (a preset or a file)."""
+    spec = _load(name)
+    if as_json:
+        click.echo(json.dumps(_plain(spec), indent=1, default=str))
+        return
+    servers = nodes or (1 if spec.fabric.kind == "none" else 2)
+    try:
+        click.echo(draw.text(spec, nodes=servers))
+        if svg_file:
+            Path(svg_file).write_text(draw.svg(spec, nodes=servers), encoding="utf-8")
+    except NetsimError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot write {svg_file}: {error.strerror}") from None
+
+
+@cluster.command()
+@click.option("--base", required=True, help="preset or cluster file to start from")
+@click.option(
+    "--nccl-log", "logs", multiple=True, required=True, help="standard output of nccl-tests; repeatable"
+)
+@click.option("--kind", default="", help="collective, where a log does not tell")
+@click.option("--nodes", default=0, help="servers, where a log does not tell")
+@click.option("--ranks", default=0, help="GPUs, where a log does not tell")
+@click.option("--name", default="calibrated", help="name of the new cluster")
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="write the cluster file here instead of printing it"
+)
+@click.argument("more_logs", nargs=-1)
+def calibrate(
+    base: str,
+    logs: tuple[str, ...],
+    kind: str,
+    nodes: int,
+    ranks: int,
+    name: str,
+    out: str | None,
+    more_logs: tuple[str, ...],
+) -> None:
+    """Fits latencies and efficiencies to nccl-tests logs and says how well, per size and cross-validated."""
+    try:
+        found = calibrate_files(base, [*logs, *more_logs], kind=kind, nodes=nodes, ranks=ranks)
+        click.echo(found.table())
+        toml = toml_of(found.fit, name=name, base=base)
+        if out:
+            Path(out).write_text(toml, encoding="utf-8")
+        else:
+            click.echo("\n" + toml, nl=False)
+    except NetsimError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from None
 
 
 @cluster.command()
