@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 BATCH_WAIT_S = 1.0
+OTHERS_TIMEOUT_S = 30.0
 PROTOCOL = 1
 
 _lock = threading.RLock()
@@ -248,6 +250,20 @@ def close() -> None:
         session, _session = _session, None
     if session is not None:
         session.close()
+
+
+def wait_for_others(timeout_s: float = OTHERS_TIMEOUT_S) -> None:
+    """Rank 0 usually holds the store of the job: it stays until all other ranks have ended their sessions
+    too."""
+    here = environment.read()
+    if here.state is None or here.rank is None or here.world_size is None:
+        return
+    Path(here.state, f"done-{here.rank}").touch()
+    deadline_s = time.monotonic() + timeout_s
+    while here.rank == 0 and time.monotonic() < deadline_s:
+        if sum(1 for _ in Path(here.state).glob("done-*")) >= here.world_size:
+            return
+        time.sleep(0.02)
 
 
 def drop_after_fork() -> bool:

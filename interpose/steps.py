@@ -132,6 +132,7 @@ def _end_job() -> None:
     from interpose import session
 
     session.close()
+    session.wait_for_others()
     try:
         from multiprocessing import util
 
