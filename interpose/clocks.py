@@ -219,6 +219,13 @@ def _sleep(seconds: float, /) -> None:
 _sleep.__name__ = _sleep.__qualname__ = "sleep"
 
 
+_ours: dict[str, Callable[..., Any]] = {
+    **{name: _make_seconds(name) for name in _SECONDS},
+    **{f"{name}_ns": _make_nanoseconds(f"{name}_ns") for name in _SECONDS},
+    "sleep": _sleep,
+}
+
+
 def install(extension: ModuleType, *, epoch_s: int | None = None) -> None:
     """Replaces the functions of `time`, once per process. `epoch_s`: whole second at which time.time()
     starts."""
@@ -229,10 +236,24 @@ def install(extension: ModuleType, *, epoch_s: int | None = None) -> None:
     _clock_pid = os.getpid()
     if time.sleep is _sleep:
         return
-    for name in _SECONDS:
-        setattr(time, name, _make_seconds(name))
-        setattr(time, f"{name}_ns", _make_nanoseconds(f"{name}_ns"))
-    setattr(time, "sleep", _sleep)  # noqa: B010  # typeshed's signature is narrower
+    for name, function in _ours.items():
+        setattr(time, name, function)
+    _replace_copies()
+
+
+def _replace_copies() -> None:
+    """Exchanges what modules took by `from time import time` before the clocks were installed."""
+    ours = {id(function): _ours[name] for name, function in _real.items()}
+    for name, module in list(sys.modules.items()):
+        if module is None or sees_real_time(name):
+            continue
+        for attribute, value in list(vars(module).items()):
+            replacement = ours.get(id(value))
+            if replacement is not None:
+                setattr(module, attribute, replacement)
+    timeit: Any = sys.modules.get("timeit")
+    for function in () if timeit is None else (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
+        function.__defaults__ = tuple(ours.get(id(value), value) for value in function.__defaults__)
 
 
 def leave() -> None:

@@ -63,6 +63,8 @@ def _parse(argv: tuple[str, ...], cwd: Path) -> Command:
         if len(argv) < 2:
             raise UsageError("-m needs the name of a module")
         return _module(("python", *argv), 2, python="")
+    if first.startswith("-"):
+        raise UsageError(f"unknown option {first}; see phantom run --help")
     if first.endswith(".py"):
         _require_script(first, cwd)
         return Command(argv=("python", *argv), launch=RANK, python="", script=first, args=argv[1:])

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import timeit
+import types
 from typing import Any
 
 import pytest
@@ -142,6 +143,21 @@ def test_timeit_measures_virtual_time(rank: FakeExtension) -> None:
         lambda: rank.clock_advance_ps(PS), timer=lambda: call_from("timeit", "time.perf_counter()")
     )
     assert took.timeit(3) == pytest.approx(3, abs=1e-3)
+
+
+def test_copies_taken_before_are_replaced_except_where_real_time_is_due(
+    rank: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = types.ModuleType("some_framework.timers")
+    exec("from time import time, perf_counter as now\ndef both(): return time(), now()", early.__dict__)
+    waiting = types.ModuleType("grpc._early")
+    exec("from time import time", waiting.__dict__)
+    monkeypatch.setitem(sys.modules, early.__name__, early)
+    monkeypatch.setitem(sys.modules, waiting.__name__, waiting)
+    clocks.install(rank, epoch_s=5)
+    assert early.both()[0] == pytest.approx(5, abs=1e-3)
+    assert waiting.time is clocks._real["time"]
+    assert timeit.default_timer is time.perf_counter
 
 
 def test_asyncio_and_queues_work_while_the_clock_stands(rank: FakeExtension) -> None:

@@ -108,6 +108,7 @@ def test_launch_option_overrides_the_form(folder: Path) -> None:
         (["no-such-program"], "no such program"),
         (["python"], "no script"),
         (["-m"], "-m needs"),
+        (["--bogus", "train.py"], "unknown option --bogus"),
     ],
 )
 def test_what_cannot_run_is_refused_with_its_name(folder: Path, command: list[str], words: str) -> None:
