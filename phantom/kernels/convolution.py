@@ -101,9 +101,7 @@ def convolution_passes(kernel: KernelDescription) -> tuple[ConvolutionShape, tup
         shift = 0 if name == "convolution_backward" else -1
         grad, data, weight = (kernel.need_tensor(i) for i in range(3))
         transposed = bool(kernel.value(7 + shift, False))
-        mask = kernel.value(10 + shift, (1, 1, 1))
-        if not isinstance(mask, tuple):
-            mask = (1, 1, 1)
+        mask = kernel.mask(10 + shift, 3)
         shape = _shape(
             data, grad, weight, kernel.value(4 + shift, (1,)), int(kernel.value(9 + shift, 1)), transposed
         )

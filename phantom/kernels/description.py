@@ -208,6 +208,16 @@ class KernelDescription:
             return value.items
         return default if value is None else value
 
+    def mask(self, index: int, count: int) -> tuple[bool, ...]:
+        """Return an output mask of *count* entries: argument *index*, or which outputs there are."""
+        value = self.value(index)
+        if isinstance(value, tuple) and len(value) == count:
+            return tuple(bool(v) for v in value)
+        if not self.outs:
+            return (True,) * count
+        present = [isinstance(out, (TensorMeta, TensorList)) for out in self.outs]
+        return tuple((present + [False] * count)[:count])
+
     def flag(self, name: str, default: Any = None) -> Any:
         """Return an entry of *extra*."""
         return dict(self.extra).get(name, default)

@@ -27,7 +27,7 @@ _SHORT: dict[str, str] = {
 def item_bytes(dtype: str) -> int:
     """Return the bytes of one element.  Raises ValueError for a name that torch does not have."""
     try:
-        return int(ITEM_BYTES[dtype])
+        return int(ITEM_BYTES[dtype] if dtype in ITEM_BYTES else ITEM_BYTES[dtype.lower()])
     except KeyError:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(sorted(ITEM_BYTES))}") from None
 

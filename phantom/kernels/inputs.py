@@ -239,6 +239,8 @@ def _make(kernel: KernelDescription, position: int, parameter: Any, device: str)
     if parameter.name in ("layout", "memory_format", "generator", "pin_memory", "non_blocking"):
         return parameter.default_value if parameter.has_default_value() else None
     if isinstance(given, Opaque):
+        if kind == "List[bool]":
+            return list(kernel.mask(position, len(kernel.outs)))
         if kind in ("List[number]", "List[float]"):
             lists = [a for a in kernel.args if isinstance(a, TensorList)]
             return [1.0] * (len(lists[0].items) if lists else 1)

@@ -113,6 +113,9 @@ def cost_key(kernel: KernelDescription) -> str:
     while parts and parts[-1] in ("-", "f", "n", "b", "s"):
         parts.pop()
     known = ",".join(tensor_text(t) for t in kernel.out_tensors) if _outputs_matter(kernel) else ""
+    if kernel.name.endswith("_backward") and None in kernel.outs:
+        # An output mask may come as the outputs that are not there.
+        known += ";outs=" + "".join("0" if out is None else "1" for out in kernel.outs)
     flags = "".join(f";{name}={value}" for name, value in kernel.extra if name in _FLAGS)
     prefix = "" if kernel.namespace == "aten" else f"{kernel.namespace}::"
     return f"{prefix}{kernel.name}({', '.join(parts)}){'->' + known if known else ''}{flags}"

@@ -169,7 +169,7 @@ class CostModel:
             return dict(self._requests)
 
     def save_requests(self, path: Path | str) -> int:
-        """Write one kernel per key as JSON lines, the input of ``phantom kernels measure``; return how many."""
+        """Write one kernel per key as JSON lines, for ``phantom kernels measure``; return how many."""
         requests = self.requests()
         lines = [json.dumps(encode_kernel(requests[key])) for key in sorted(requests)]
         Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")

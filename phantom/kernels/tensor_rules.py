@@ -164,8 +164,8 @@ def norm(kernel: KernelDescription, context: Context) -> Estimate:
     if name in ("native_layer_norm", "_fused_rms_norm", "rms_norm", "layer_norm"):
         return context.moved(traffic, "norm")
     if name in ("native_layer_norm_backward", "_fused_rms_norm_backward"):
-        mask = kernel.value(-1, (1, 1, 1))
-        weights = bool(isinstance(mask, tuple) and any(mask[1:]))
+        count = 3 if name.startswith("native") else 2
+        weights = any(kernel.mask(len(kernel.args) - 1, count)[1:])
         # The gradient of weight and bias is a second kernel over grad and input.
         return context.moved(
             traffic + (2.0 * largest if weights else 0.0), "norm_backward", launches=2 if weights else 1

@@ -100,5 +100,13 @@ def test_bad_wire_form_is_refused(wire: dict) -> None:
         parse_kernel(wire)
 
 
+def test_a_mask_that_was_not_sent_is_read_from_the_outputs() -> None:
+    x = contiguous("float32", 4)
+    sent = KernelDescription("aten::convolution_backward", (x, IntList((1, 0, 1))), (x, x, x))
+    assert sent.mask(1, 3) == (True, False, True)
+    untold = KernelDescription("aten::convolution_backward", (x, Opaque("BoolList")), (x, None, x))
+    assert untold.mask(1, 3) == (True, False, True)
+
+
 def test_transposed_helper() -> None:
     assert transposed("float32", 4, 8).layout == "t"

@@ -65,5 +65,11 @@ def test_factories_differ_by_their_output() -> None:
     )
 
 
+def test_missing_outputs_stand_for_a_mask() -> None:
+    args = (A, A, Opaque("BoolList"))
+    both, one = (KernelDescription("aten::convolution_backward", args, outs) for outs in ((A, A), (A, None)))
+    assert cost_key(both) != cost_key(one)
+
+
 def test_custom_namespace_is_kept() -> None:
     assert cost_key(KernelDescription("mine::op", (A,), (A,))).startswith("mine::op(")

@@ -14,7 +14,7 @@ from record import Recorder
 
 from phantom.kernels import CostModel, KernelDescription, cost_key
 from phantom.kernels.cpu_form import cpu_form
-from phantom.kernels.description import IntList, contiguous
+from phantom.kernels.description import IntList, Opaque, contiguous
 from phantom.kernels.device import local_cpu
 from phantom.kernels.measure import MeasurementFailed, Measurer
 from phantom.kernels.store import KernelStore
@@ -114,6 +114,13 @@ def test_cudnn_convolution_runs_in_its_cpu_form(measurer: Measurer) -> None:
     args = (x, w, zero, one, one, 1, False, False, True)
     kernel = KernelDescription("aten::cudnn_convolution", args, (contiguous("float32", 1, 4, 6, 6),))
     assert _seconds(measurer, kernel) > 0
+
+
+def test_a_mask_that_was_not_sent_is_made_from_the_outputs(measurer: Measurer) -> None:
+    x, w = contiguous("float32", 2, 4, 8, 8), contiguous("float32", 4, 4, 3, 3)
+    one = IntList((1, 1))
+    args = (x, x, w, IntList((4,)), one, one, one, False, IntList((0, 0)), 1, Opaque("BoolList"))
+    assert _seconds(measurer, KernelDescription("aten::convolution_backward", args, (x, w, None))) > 0
 
 
 @pytest.mark.parametrize(

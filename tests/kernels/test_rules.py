@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phantom.kernels import CostModel, KernelDescription
 from phantom.kernels.convolution import convolution_passes
-from phantom.kernels.description import Argument, IntList, TensorList, TensorMeta, contiguous
+from phantom.kernels.description import Argument, IntList, Opaque, TensorList, TensorMeta, contiguous
 from phantom.kernels.multi_tensor import launches
 
 MODEL = CostModel("a100", mode="predict")
@@ -159,6 +159,9 @@ def test_convolution_backward_takes_what_is_asked() -> None:
         return MODEL.cost(KernelDescription("aten::convolution_backward", args, (x, w, None))).duration_ps
 
     assert backward((1, 1, 1)) > backward((1, 1, 0)) > backward((0, 1, 0))
+    args = (x, x, w, IntList((64,)), one, one, one, False, IntList((0, 0)), 1, Opaque("BoolList"))
+    unsent = MODEL.cost(KernelDescription("aten::convolution_backward", args, (x, w, None))).duration_ps
+    assert unsent == backward((1, 1, 0))
 
 
 def test_a_recurrent_layer_runs_its_steps() -> None:
