@@ -1,0 +1,251 @@
+#include "KernelRequest.h"
+
+#include "Accounting.h"
+#include "Allocator.h"
+#include "Clock.h"
+#include "Config.h"
+#include "Device.h"
+#include "Dispatch.h"
+#include "DispatchCall.h"
+#include "Msgpack.h"
+#include "Timeline.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+namespace phantom {
+namespace {
+
+std::mutex g_mutex;
+std::shared_ptr<const CostCallback> g_callback;
+std::atomic<uint64_t> g_generation{1};
+
+const char* dtypeName(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Byte: return "uint8";
+    case c10::ScalarType::Char: return "int8";
+    case c10::ScalarType::Short: return "int16";
+    case c10::ScalarType::Int: return "int32";
+    case c10::ScalarType::Long: return "int64";
+    case c10::ScalarType::Half: return "float16";
+    case c10::ScalarType::Float: return "float32";
+    case c10::ScalarType::Double: return "float64";
+    case c10::ScalarType::ComplexHalf: return "complex32";
+    case c10::ScalarType::ComplexFloat: return "complex64";
+    case c10::ScalarType::ComplexDouble: return "complex128";
+    case c10::ScalarType::Bool: return "bool";
+    case c10::ScalarType::BFloat16: return "bfloat16";
+    case c10::ScalarType::UInt16: return "uint16";
+    case c10::ScalarType::UInt32: return "uint32";
+    case c10::ScalarType::UInt64: return "uint64";
+    case c10::ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
+    case c10::ScalarType::Float8_e5m2: return "float8_e5m2";
+    case c10::ScalarType::Float8_e4m3fnuz: return "float8_e4m3fnuz";
+    case c10::ScalarType::Float8_e5m2fnuz: return "float8_e5m2fnuz";
+    case c10::ScalarType::Float8_e8m0fnu: return "float8_e8m0fnu";
+    case c10::ScalarType::Float4_e2m1fn_x2: return "float4_e2m1fn_x2";
+    default: return c10::toString(dtype);
+  }
+}
+
+void packInts(Packer& p, c10::IntArrayRef values) {
+  p.array(values.size());
+  for (int64_t value : values) p.integer(value);
+}
+
+void packTensor(Packer& p, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, std::string_view device) {
+  p.array(5);
+  p.string("T");
+  p.string(dtypeName(dtype));
+  packInts(p, sizes);
+  packInts(p, strides);
+  p.string(device);
+}
+
+void packTensor(Packer& p, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != c10::kStrided) p.nil();
+  else packTensor(p, tensor.scalar_type(), tensor.sizes(), tensor.strides(), tensor.is_cuda() ? "cuda" : "cpu");
+}
+
+void packValue(Packer& p, const c10::IValue& value) {
+  if (value.isTensor()) {
+    packTensor(p, value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    p.array(2);
+    p.string("L");
+    p.array(value.toListRef().size());
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isNone()) p.nil();
+      else packTensor(p, element.toTensor());
+    }
+  } else if (value.isIntList()) {
+    p.array(2);
+    p.string("I");
+    packInts(p, value.toIntVector());
+  } else if (value.isInt()) {
+    p.integer(value.toInt());
+  } else if (value.isDouble()) {
+    p.real(value.toDouble());
+  } else if (value.isBool()) {
+    p.boolean(value.toBool());
+  } else if (value.isString()) {
+    p.string(value.toStringView());
+  } else if (value.isNone() || value.isGenerator()) {
+    p.nil();
+  } else {
+    p.array(2);
+    p.string("?");
+    p.string(value.tagKind());
+  }
+}
+
+void packHead(Packer& p, std::string_view op, size_t arguments) {
+  p.array(1);
+  p.map(4);
+  p.string("op");
+  p.string(op);
+  p.string("sm");
+  p.map(0);
+  p.string("args");
+  p.array(arguments);
+}
+
+void packOutput(Packer& p, const Call& call, const OutputSpec& spec) {
+  if (spec.kind == OutputKind::kUndefined) p.nil();
+  else if (spec.kind == OutputKind::kInput) packTensor(p, *call.inputs[spec.source].tensor);
+  else packTensor(p, spec.dtype, spec.sizes, spec.strides, spec.kind == OutputKind::kHost ? "cpu" : "cuda");
+}
+
+std::string packRequest(const Call& call, const MetadataEntry& entry) {
+  Packer p;
+  packHead(p, call.info.name, call.count);
+  for (size_t i = 0; i < call.count; ++i) packValue(p, call.argument(i));
+  p.string("outs");
+  p.array(entry.returns.size());
+  for (const ReturnSpec& spec : entry.returns) {
+    if (spec.kind == ReturnSpec::Kind::kConstant) {
+      packValue(p, spec.constant);
+    } else if (spec.kind == ReturnSpec::Kind::kTensor) {
+      packOutput(p, call, entry.outputs[spec.first]);
+    } else {
+      p.array(2);
+      p.string("L");
+      p.array(spec.count);
+      for (uint32_t i = 0; i < spec.count; ++i) packOutput(p, call, entry.outputs[spec.first + i]);
+    }
+  }
+  return std::move(p.buffer());
+}
+
+void fillCost(const std::string& op, const std::string& request, MetadataEntry& entry) {
+  entry.cost_generation = g_generation.load();
+  const CostAnswer answer = askCost(request);
+  if (answer.source == "none") {
+    entry.metadata_only = true;
+    return;
+  }
+  KernelCost& cost = entry.cost;
+  cost.launches = uint32_t(std::max<int64_t>(answer.launches, 1));
+  cost.launch_ps = answer.duration_ps / cost.launches;
+  cost.remainder_ps = answer.duration_ps - cost.launch_ps * cost.launches;
+  cost.scratch_bytes = answer.scratch_bytes;
+  cost.matrix_product = cost.matrix_product || answer.klass == "gemm";
+  cost.kernel = internKernel(op, answer.klass, answer.source);
+}
+
+}  // namespace
+
+std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs) {
+  Packer p;
+  packHead(p, op, arguments.size());
+  for (const c10::IValue& argument : arguments) packValue(p, argument);
+  p.string("outs");
+  p.array(outputs.size());
+  for (const c10::IValue& output : outputs) packValue(p, output);
+  return std::move(p.buffer());
+}
+
+CostAnswer unpackKernelReply(const std::string& reply) {
+  Unpacker u(reply);
+  CostAnswer answer;
+  if (u.array() != 1 || u.array() != 5) throw std::runtime_error("the cost model's reply does not describe one kernel");
+  answer.duration_ps = u.integer();
+  answer.source = std::string(u.bytes());
+  answer.klass = std::string(u.bytes());
+  answer.launches = u.integer();
+  answer.scratch_bytes = u.integer();
+  if (answer.duration_ps < 0 || answer.scratch_bytes < 0) throw std::runtime_error("the cost model's reply is negative");
+  return answer;
+}
+
+void setCostCallback(CostCallback callback) {
+  std::lock_guard<std::mutex> hold(g_mutex);
+  g_callback = callback ? std::make_shared<const CostCallback>(std::move(callback)) : nullptr;
+  g_generation.fetch_add(1);
+}
+
+uint64_t costGeneration() { return g_generation.load(std::memory_order_relaxed); }
+
+CostAnswer askCost(const std::string& request) {
+  std::shared_ptr<const CostCallback> callback;
+  {
+    std::lock_guard<std::mutex> hold(g_mutex);
+    callback = g_callback;
+  }
+  if (!callback) return CostAnswer();
+  return unpackKernelReply((*callback)(request));
+}
+
+void priceKernel(const Call& call, MetadataEntry& entry) {
+  entry.cost_generation = costGeneration();
+  entry.cost.matrix_product = call.info.matrix_product;
+  if (entry.metadata_only) return;
+  fillCost(call.info.name, packRequest(call, entry), entry);
+}
+
+void launch(const MetadataEntry& entry, c10::Device device) {
+  if (entry.metadata_only) {
+    chargeHost(HostWork::kView);
+    hookLeft();
+    return;
+  }
+  chargeHost(HostWork::kOperator);
+  const c10::StreamId stream = currentStream(device.index());
+  const KernelCost& cost = entry.cost;
+  if (cost.matrix_product) ensureCublasWorkspace(device.index(), stream);
+  if (cost.scratch_bytes > 0) touchScratch(device.index(), size_t(cost.scratch_bytes));
+  for (uint32_t i = 1; i < cost.launches; ++i) launchKernel(device.index(), stream, cost.launch_ps, cost.kernel);
+  launchKernel(device.index(), stream, cost.launch_ps + cost.remainder_ps, cost.kernel);
+  hookLeft();
+}
+
+void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::ArrayRef<at::Tensor> outputs, c10::Device device) {
+  MetadataHasher hash;
+  hash.add(reinterpret_cast<uint64_t>(name));
+  auto hash_tensor = [&](const at::Tensor& t) {
+    hash.add(t.defined() ? uint64_t(t.scalar_type()) << 8 | uint64_t(t.device().type()) : 1);
+    if (!t.defined()) return;
+    for (int64_t size : t.sizes()) hash.add(uint64_t(size));
+    for (int64_t stride : t.strides()) hash.add(uint64_t(stride) | uint64_t(1) << 63);
+  };
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) hash_tensor(argument.toTensor());
+    else if (argument.isInt()) hash.add(uint64_t(argument.toInt()));
+    else if (argument.isBool()) hash.add(argument.toBool() ? 3 : 2);
+    else hash.add(4);
+  }
+  for (const at::Tensor& t : outputs) hash_tensor(t);
+  EntryPtr entry = findMetadata(hash.key());
+  if (!entry || entry->cost_generation != costGeneration()) {
+    entry = c10::make_intrusive<MetadataEntry>();
+    std::vector<c10::IValue> outs(outputs.begin(), outputs.end());
+    fillCost(name, packKernelRequest(name, arguments, outs), *entry);
+    storeMetadata(hash.key(), entry);
+  }
+  launch(*entry, device);
+}
+
+}  // namespace phantom
