@@ -7,6 +7,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <cstring>
+#include <deque>
 
 namespace phantom {
 namespace {
@@ -148,6 +149,30 @@ c10::Storage writableBytes(const Version& version, size_t bytes, bool exclusive)
   return spread;
 }
 
+namespace {
+
+// One after the other from the outermost settle() of this thread: a long chain of deferred operators must not recurse.
+void runWaiters(std::vector<std::function<void()>> waiters) {
+  thread_local std::deque<std::function<void()>> queue;
+  thread_local bool draining = false;
+  for (auto& waiter : waiters) queue.push_back(std::move(waiter));
+  if (draining) return;
+  draining = true;
+  while (!queue.empty()) {
+    auto next = std::move(queue.front());
+    queue.pop_front();
+    try {
+      next();
+    } catch (...) {
+      draining = false;
+      throw;
+    }
+  }
+  draining = false;
+}
+
+}  // namespace
+
 void settle(const VersionPtr& target, const VersionPtr& result) {
   std::vector<std::function<void()>> waiters;
   {
@@ -165,7 +190,7 @@ void settle(const VersionPtr& target, const VersionPtr& result) {
     target->state.store(state, std::memory_order_release);
     waiters.swap(target->waiters);
   }
-  for (auto& waiter : waiters) waiter();
+  runWaiters(std::move(waiters));
 }
 
 void whenSettled(const VersionPtr& version, std::function<void()> then) {
