@@ -10,6 +10,7 @@
 #include "SessionPython.h"
 #include "Spool.h"
 #include "Timeline.h"
+#include "Values.h"
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
@@ -239,6 +240,7 @@ void bindStore(py::module_& m) {
 
 void bindSteps(py::module_& m) {
   m.def("step_end", [](int64_t index) {
+    setHealthyStep(index + 1);
     if (!sessionOpen()) return;
     Tail end = deviceTail(currentDevice());
     Clock& clock = thisThreadClock();

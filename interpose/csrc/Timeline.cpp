@@ -5,6 +5,7 @@
 #include "Config.h"
 #include "GraphCapture.h"
 #include "Session.h"
+#include "ValuesHost.h"
 #include "Spool.h"
 
 #include <Python.h>
@@ -169,6 +170,7 @@ void synchronize(Tail tail, const char* why) {
   }
   if (keep) spoolWait(clock.id, from_ps, tail.bound_ps, reason);
   clock.notBefore(tail.bound_ps);
+  settleHostCopies();
 }
 
 bool query(Tail tail) {
