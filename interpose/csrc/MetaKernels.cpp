@@ -87,6 +87,18 @@ std::tuple<at::Tensor, at::Tensor> cudnnCtc(const at::Tensor& log_probs, const a
   return {at::empty({log_probs.size(1)}, log_probs.options()), at::empty_like(log_probs)};
 }
 
+at::Tensor cudnnGridSampler(const at::Tensor& input, const at::Tensor& grid) {
+  return at::empty({input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.options());
+}
+
+std::tuple<at::Tensor, at::Tensor> cudnnGridSamplerBackward(const at::Tensor& input, const at::Tensor& grid, const at::Tensor&) {
+  return {at::empty_like(input), at::empty_like(grid)};
+}
+
+at::Tensor cudnnAffineGrid(const at::Tensor& theta, int64_t n, int64_t, int64_t h, int64_t w) { return at::empty({n, h, w, 2}, theta.options()); }
+
+at::Tensor cudnnAffineGridBackward(const at::Tensor& grad, int64_t n, int64_t, int64_t, int64_t) { return at::empty({n, 2, 3}, grad.options()); }
+
 }  // namespace
 
 void registerMetaKernels() {
@@ -101,6 +113,10 @@ void registerMetaKernels() {
   meta("_cudnn_rnn_backward", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnRnnBackward));
   meta("_thnn_fused_gru_cell", KernelFunction::makeFromUnboxedRuntimeFunction(&gruCell));
   meta("_thnn_fused_gru_cell_backward", KernelFunction::makeFromUnboxedRuntimeFunction(&gruCellBackward));
+  meta("cudnn_grid_sampler", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnGridSampler));
+  meta("cudnn_grid_sampler_backward", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnGridSamplerBackward));
+  meta("cudnn_affine_grid_generator", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnAffineGrid));
+  meta("cudnn_affine_grid_generator_backward", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnAffineGridBackward));
   meta("_cudnn_ctc_loss", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnCtc));
   registerKernel("_use_cudnn_ctc_loss", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&useCudnnCtc));
 }

@@ -26,7 +26,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> run(const at::Tensor& input, cons
     projection = hx.size(2);
   }
   const int64_t per_layer = (has_biases ? 4 : 2) + (projection != 0 ? 1 : 0);
-  auto out = at::_cudnn_rnn(input, params, per_layer, std::nullopt, hx, cx.defined() ? std::optional<at::Tensor>(cx) : std::nullopt, mode, hidden,
+  auto out = at::_cudnn_rnn(input, params, per_layer, params[0].detach().reshape({-1}), hx, cx.defined() ? std::optional<at::Tensor>(cx) : std::nullopt, mode, hidden,
                             projection, layers, sequence.batch_first, dropout, train, bidirectional, sequence.batch_sizes, std::nullopt);
   return {std::get<0>(out), std::get<1>(out), std::get<2>(out)};
 }

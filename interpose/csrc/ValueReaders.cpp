@@ -223,7 +223,7 @@ class IndexKernel final : public c10::OperatorKernel {
       if (mask.size(i) != self.size(before + i)) return false;
     }
     for (int64_t i = 0; i < after; ++i) mask = mask.unsqueeze(-1);
-    self.masked_fill_(mask, value.dim() == 0 ? value : value.view({}));
+    self.masked_fill_(mask, value.dim() == 0 ? value : value.reshape({}));
     torch::jit::drop(stack, info_.arguments.size());
     stack.emplace_back(self);
     return true;

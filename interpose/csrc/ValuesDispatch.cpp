@@ -84,7 +84,8 @@ bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<
     if (input.written && (!input.tensor->is_cuda() || !coversStorage(*input.tensor))) return false;
     if (blank) {
       const c10::SmallVector<int64_t, 5> ones(sources[i].sizes.size(), 1);
-      const at::IntArrayRef shape = input.out ? at::IntArrayRef({0}) : at::IntArrayRef(ones);   // `out=` is resized silently if empty
+      static const int64_t kNone = 0;   // `out=` is resized silently if it is empty
+      const at::IntArrayRef shape = input.out ? at::IntArrayRef(&kNone, 1) : at::IntArrayRef(ones);
       tensors.push_back(at::detail::empty_cpu(shape, sources[i].dtype));
       continue;
     }

@@ -72,7 +72,7 @@ void guessComparison(const Call& call, const at::Tensor& out) {
       continue;
     }
     auto value = input.tensor->is_cuda() ? knownValue(*input.tensor) : std::optional<at::Tensor>(*input.tensor);
-    sides.push_back(value ? *value : healthyElement(input.tensor->scalar_type()).expand(input.tensor->sizes()));
+    sides.push_back(value ? *value : healthyElement(input.tensor->scalar_type()).reshape({}).expand(input.tensor->sizes()));
   }
   if (call.info.writes && !call.inputs.back().out) return;   // in place: the operand's type need not be bool
   PlainDispatch plain;
@@ -129,7 +129,7 @@ at::Tensor healthyElement(c10::ScalarType dtype) {
 at::Tensor balancedIndices(const at::Tensor& tensor, int64_t dim, int64_t classes) {
   PlainDispatch plain;
   at::Tensor positions = at::arange(tensor.numel(), c10::kLong).remainder(classes);
-  if (tensor.dim() == 0) return positions.view({});
+  if (tensor.dim() == 0) return positions.reshape({});
   std::vector<int64_t> shape(tensor.sizes().begin(), tensor.sizes().end());
   const int64_t length = shape[size_t(dim)];
   shape.erase(shape.begin() + dim);

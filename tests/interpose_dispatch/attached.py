@@ -7,7 +7,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-CONFIG: dict[str, Any] = {"device_count": 8, "capacity_bytes": 79 << 30, "values": True, "unknown_values": "healthy"}
+CONFIG: dict[str, Any] = {
+    "device_count": 8,
+    "capacity_bytes": 79 << 30,
+    "values": True,
+    "unknown_values": "healthy",
+}
 
 
 class _AttachFinder(importlib.abc.MetaPathFinder):
@@ -30,10 +35,6 @@ def attach() -> ModuleType:
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _AttachFinder())
         import torch  # noqa: F401
-
-        from interpose import cuda_surface
-
-        cuda_surface.install_after_import(extension.load())
     return extension.load()
 
 

@@ -16,7 +16,7 @@ DATA_DEPENDENT = frozenset(
         "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "combinations",
         "allclose", "equal", "item", "repeat_interleave", "histogramdd", "cov", "corrcoef", "where",
         "_segment_reduce", "_segment.reduce", "segment_reduce", "linalg.pinv", "linalg.matrix_rank", "tensor_split",
-        "nn.functional.one_hot", "nn.functional.ctc_loss", "__getitem__", "index_put", "to_sparse",
+        "nn.functional.one_hot", "linalg.eig", "nn.functional.ctc_loss", "__getitem__", "index_put", "to_sparse",
     }
 )  # fmt: skip
 
@@ -65,18 +65,32 @@ def _call(op: Any, sample: Any) -> Any:
 
 def _grads(result: Any, sample: Any) -> list[torch.Tensor | None] | None:
     outputs = [t for t in _tensors(result) if t.requires_grad]
-    inputs = [t for t in _tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad and t.is_leaf]
+    inputs = [
+        t for t in _tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad and t.is_leaf
+    ]
     if not outputs or not inputs:
         return None
     seeds = [torch.ones_like(t) for t in outputs]
     return list(torch.autograd.grad(outputs, inputs, seeds, allow_unused=True))
 
 
+def _to_cuda(value: torch.Tensor) -> torch.Tensor:
+    plain = value.detach()
+    if (
+        plain.layout == torch.strided
+        and plain.untyped_storage().nbytes() > plain.numel() * plain.element_size()
+    ):
+        # as_strided may look at the whole storage, so all of it moves.
+        whole = torch.empty(0, dtype=plain.dtype).set_(plain.untyped_storage())
+        return whole.cuda().as_strided(plain.shape, plain.stride(), plain.storage_offset())
+    return plain.cuda()
+
+
 def _on_device(sample: Any) -> Any:
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.detach().to("cuda").requires_grad_(value.requires_grad)
-        if isinstance(value, torch.device):
+            return _to_cuda(value).requires_grad_(value.requires_grad)
+        if isinstance(value, torch.device) or value == "cpu":
             return torch.device("cuda")
         return value
 
@@ -109,7 +123,9 @@ def judge(op: Any, dtype: torch.dtype, *, limit: int | None = None) -> Iterator[
             try:
                 device = _call(op, on_device)
             except Exception as error:
-                yield Verdict(name, index, "forward", "raises", f"{type(error).__name__}: {error}".splitlines()[0][:300])
+                yield Verdict(
+                    name, index, "forward", "raises", f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                )
                 continue
             difference = _difference(host, device)
             yield Verdict(name, index, "forward", "differs" if difference else "same", difference)
@@ -124,7 +140,13 @@ def judge(op: Any, dtype: torch.dtype, *, limit: int | None = None) -> Iterator[
             try:
                 device_grads = _grads(device, on_device)
             except Exception as error:
-                yield Verdict(name, index, "backward", "raises", f"{type(error).__name__}: {error}".splitlines()[0][:300])
+                yield Verdict(
+                    name,
+                    index,
+                    "backward",
+                    "raises",
+                    f"{type(error).__name__}: {error}".splitlines()[0][:300],
+                )
                 continue
             difference = _difference(host_grads, device_grads)
             yield Verdict(name, index, "backward", "differs" if difference else "same", difference)

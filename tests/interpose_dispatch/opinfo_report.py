@@ -47,11 +47,15 @@ def main() -> None:
                 same = sum(v.kind == "same" for v in judged)
                 figures.append((dtype_name, values, part, same, len(judged)))
                 share = 100 * same / max(len(judged), 1)
-                print(f"{dtype_name} values {values} {part}: {same}/{len(judged)} = {share:.2f} %", flush=True)
+                print(
+                    f"{dtype_name} values {values} {part}: {same}/{len(judged)} = {share:.2f} %", flush=True
+                )
                 for v in judged:
                     if v.kind != "same":
                         remaining[(v.op, part, f"{v.kind}: {v.text}")].append(f"{dtype_name}/{values}")
-            print(f"   {time.perf_counter() - started:.0f} s, cache {extension.dispatch_counters()}", flush=True)
+            print(
+                f"   {time.perf_counter() - started:.0f} s, cache {extension.dispatch_counters()}", flush=True
+            )
     write(given.out, figures, remaining, torch.__version__)
     for (op, part, text), where in remaining.items():
         print(op, part, len(where), text)
@@ -77,8 +81,16 @@ def write(
         "|---|---|---|---|---|---|",
     ]
     for dtype, values, part, same, judged in figures:
-        lines.append(f"| {dtype} | {values} | {part} | {same} | {judged} | {100 * same / max(judged, 1):.2f} % |")
-    lines += ["", "## What remains", "", "| operator | part | samples | seen | reason |", "|---|---|---|---|---|"]
+        lines.append(
+            f"| {dtype} | {values} | {part} | {same} | {judged} | {100 * same / max(judged, 1):.2f} % |"
+        )
+    lines += [
+        "",
+        "## What remains",
+        "",
+        "| operator | part | samples | seen | reason |",
+        "|---|---|---|---|---|",
+    ]
     for (op, part, text), where in sorted(remaining.items()):
         shown = text.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {op} | {part} | {len(where)} | {shown[:200]} | {reasons.get(op, '')} |")

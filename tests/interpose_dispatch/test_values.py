@@ -117,7 +117,7 @@ def test_healthy_numbers_depend_on_the_step_only(extension: ModuleType) -> None:
 def test_indices_are_balanced(extension: ModuleType) -> None:
     scores = unknown(6, 4)
     assert scores.argmax(-1).tolist() == [0, 1, 2, 3, 0, 1]
-    values, indices = scores.topk(2, dim=-1)
+    _, indices = scores.topk(2, dim=-1)
     assert indices.flatten().bincount(minlength=4).tolist() == [3, 3, 3, 3]
     assert all(len(set(row)) == 2 for row in indices.tolist())
     assert torch.multinomial(scores, 1).flatten().tolist() == [0, 1, 2, 3, 0, 1]
@@ -158,7 +158,9 @@ def test_large_copy_to_the_host_is_zero_pages(extension: ModuleType) -> None:
 
 def test_found_inf_keeps_its_value_through_unscale(extension: ModuleType) -> None:
     found = torch.zeros(1, device="cuda")
-    torch._amp_foreach_non_finite_check_and_unscale_([unknown(8), unknown(4)], found, torch.ones(1, device="cuda"))
+    torch._amp_foreach_non_finite_check_and_unscale_(
+        [unknown(8), unknown(4)], found, torch.ones(1, device="cuda")
+    )
     assert found.item() == 0.0
     scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
     p = torch.nn.Parameter(torch.randn(300, 3).cuda())
@@ -180,7 +182,12 @@ def test_embedding_lookup_of_valued_ids_needs_no_guess(extension: ModuleType) ->
 
 
 def test_wire_payload_round_trip(extension: ModuleType) -> None:
-    for value in (torch.arange(5), torch.tensor([1.5, -2.0]).bfloat16(), torch.tensor(True), torch.zeros(0, dtype=torch.uint8)):
+    for value in (
+        torch.arange(5),
+        torch.tensor([1.5, -2.0]).bfloat16(),
+        torch.tensor(True),
+        torch.zeros(0, dtype=torch.uint8),
+    ):
         back = extension.unpack_value(extension.pack_value(value))
         assert back.dtype == value.dtype
         assert torch.equal(back, value.flatten())
