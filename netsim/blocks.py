@@ -69,8 +69,8 @@ class Block:
         """Still in its start-up time."""
         raise NotImplementedError
 
-    def assign(self, now_ps: int, level: Floats) -> None:
-        """Give all flows their levels from `now_ps` on."""
+    def assign(self, now_ps: int, level: Floats) -> bool:
+        """Give all flows their levels from `now_ps` on; return whether that changed anything."""
         raise NotImplementedError
 
     def finish(self, now_ps: int) -> bool:
@@ -113,20 +113,24 @@ class SingleBlock(Block):
     def waiting(self) -> bool:
         return not self.history and self.end_ps is None
 
-    def assign(self, now_ps: int, level: Floats) -> None:
+    def assign(self, now_ps: int, level: Floats) -> bool:
         value = float(level[0])
         history = self.history
-        if history and history[-1][0] == now_ps:
+        revisited = bool(history) and history[-1][0] == now_ps
+        if revisited:
             history.pop()
         if not history:
             history.append((now_ps, self.size, value))
         else:
             time, remaining, old = history[-1]
             if value == old:
-                return self._reschedule()
+                if revisited:
+                    self._reschedule()
+                return revisited
             remaining = max(0.0, remaining - old * self.weight * ((now_ps - time) * PS))
             history.append((now_ps, remaining, value))
-        return self._reschedule()
+        self._reschedule()
+        return True
 
     def _reschedule(self) -> None:
         time, remaining, level = self.history[-1]
@@ -178,21 +182,25 @@ class ManyBlock(Block):
     def waiting(self) -> bool:
         return not self.history and self.end_ps is None
 
-    def assign(self, now_ps: int, level: Floats) -> None:
+    def assign(self, now_ps: int, level: Floats) -> bool:
         history = self.history
-        if history and history[-1][0] == now_ps:
+        revisited = bool(history) and history[-1][0] == now_ps
+        if revisited:
             history.pop()
         if not history:
             history.append((now_ps, self.sizes, level, self.open))
         else:
             time, remaining, old, was_open = history[-1]
             if np.array_equal(self.open, was_open) and np.array_equal(level, old):
-                return self._reschedule()
+                if revisited:
+                    self._reschedule()
+                return revisited
             assert self.shape is not None
             passed = old * self.shape.weights * ((now_ps - time) * PS)
             remaining = np.where(self.open, np.maximum(0.0, remaining - passed), 0.0)
             history.append((now_ps, remaining, level, self.open))
-        return self._reschedule()
+        self._reschedule()
+        return True
 
     def _reschedule(self) -> None:
         time, remaining, level, is_open = self.history[-1]

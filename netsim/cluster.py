@@ -366,6 +366,7 @@ def _nccl(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
         net_latency_us=net_latency_us,
         p2p_base_us=t.number("p2p_base_us", 8.0, low=0, high=1e5, unit="microseconds"),
         p2p_inter_us=t.number("p2p_inter_us", 12.0, low=0, high=1e5, unit="microseconds"),
+        p2p_peer_us=t.number("p2p_peer_us", 0.7, low=0, high=1e4, unit="microseconds"),
         pxn=t.boolean("pxn", node.nvlink.kind == "switch"),
     )
     t.close()

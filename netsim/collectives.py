@@ -196,7 +196,7 @@ class Planner:
     def _link_loads(
         self, kind: str, algorithm: str, protocol: str, group: Group, root: int
     ) -> dict[int, float]:
-        loads = _Loads(self.topology, group)
+        loads = _Loads(self.topology, group, self.seed)
         r, nodes = group.shape.ranks, group.shape.nodes
         factor = bus_factor(kind, r)
         if algorithm == "ring":
@@ -246,8 +246,9 @@ def idle_s(part: Part, topology: Topology) -> float:
 class _Loads:
     """Collects bytes per link per byte of message."""
 
-    def __init__(self, topology: Topology, group: Group) -> None:
+    def __init__(self, topology: Topology, group: Group, seed: int) -> None:
         self.topology = topology
+        self.seed = seed
         self.group = group
         self.result: dict[int, float] = {}
         self._nics: list[list[tuple[int, int]]] | None = None
@@ -319,7 +320,7 @@ class _Loads:
             same = by_rail.get(rail_of(nic), there)
             peer, peer_nic = same[i % len(same)]
             self.add(self.topology.nic_exit(rank, nic), part)
-            self.add(self.topology.fabric.route(nic, peer_nic, i), part)
+            self.add(self.topology.fabric.route(nic, peer_nic, self.seed * 64 + i), part)
             self.add(self.topology.nic_entry(peer, peer_nic), part)
 
     def tree_between(self, load: float) -> None:

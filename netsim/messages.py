@@ -57,6 +57,19 @@ class MessageParts:
         nccl = self.cluster.nccl
         return (nccl.p2p_inter_us if remote else nccl.p2p_base_us) + self.topology.latency_s(hops) * 1e6
 
+    def _peers_us(self, pairs: list[tuple[int, int, float]]) -> float:
+        """Time that the busiest rank's further peers add; NCCL has no model of it, the figure is an
+        estimate.
+        """
+        peers: dict[int, int] = {}
+        for a, b, _ in pairs:
+            peers[a] = peers.get(a, 0) + 1
+            peers[b] = peers.get(b, 0) + 1
+        # An all_to_all sends and receives at once, so a peer counts half each way.
+        most = max(peers.values(), default=0)
+        one_way = most / 2 if len({a for a, _, _ in pairs} & {b for _, b, _ in pairs}) else most
+        return self.cluster.nccl.p2p_peer_us * max(0.0, one_way - 1)
+
     def _connections(self, remote: bool) -> float:
         """Channels per peer."""
         if not remote:
@@ -119,6 +132,7 @@ class MessageParts:
                 caps=[self._cap(remote)] * len(paths),
             )
             latency = max(self._latency_us(p, remote) for p in (paths[0], paths[-1]))
+            latency += self._peers_us(pairs)
             parts.append(Part(round(latency * 1e6), shape, np.array([s for _, _, s in chosen])))
         return parts
 
@@ -142,7 +156,8 @@ class MessageParts:
                     loads[link] = loads.get(link, 0.0) + share
             if loads:
                 shape = Shape.single(loads, weight=self._connections(remote), cap=self._cap(remote))
-                parts.append(Part(round(self._latency_us(sample, remote) * 1e6), shape, np.array([piece])))
+                latency = self._latency_us(sample, remote) + self.cluster.nccl.p2p_peer_us * (len(ranks) - 2)
+                parts.append(Part(round(latency * 1e6), shape, np.array([piece])))
         return parts
 
     def host_copy(self, op: Operation) -> list[Part]:

@@ -139,9 +139,7 @@ class Sharing:
             self._memo[key] = levels
         touched: list[Block] = []
         for unit, level in zip(units, levels):
-            for block in unit.blocks:
-                block.assign(now_ps, level)
-            touched += unit.blocks
+            touched += [block for block in unit.blocks if block.assign(now_ps, level)]
         return touched
 
     def _units(self, numbers: list[int]) -> list[Unit]:

@@ -145,8 +145,11 @@ class NcclSpec:
     """NCCL's version and the calibrated times by "algorithm_protocol" ("ring_ll128").
 
     `channel_us` and `channel_inter_us` (per hop between nodes) are what waiting for the slowest of n
-    channels adds, times sqrt(n) - 1. `net_latency_us` is what a network plug-in tells NCCL's tuning model
-    (0 for InfiniBand and sockets). `ring_tail` is the share of one step that a ring's last primitive adds.
+    channels adds, times sqrt(n) - 1. `ring_tail` is the share of one step that a ring's last primitive
+    adds. `net_latency_us` is what a network plug-in tells NCCL's tuning model (0 for InfiniBand and
+    sockets). `p2p_base_us` and `p2p_inter_us` start a message inside and between servers, `p2p_peer_us` is
+    added for each further peer of a grouped send/recv. `pxn`: messages change to the destination's rail
+    over NVLink.
     """
 
     version: str
@@ -157,6 +160,7 @@ class NcclSpec:
     net_latency_us: float
     p2p_base_us: float
     p2p_inter_us: float
+    p2p_peer_us: float
     pxn: bool
 
 
