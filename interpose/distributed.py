@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from interpose.import_hook import after_import
+
 C10D = "torch._C._distributed_c10d"
 DISTRIBUTED = "torch.distributed.distributed_c10d"
-# Groups that never leave the process, or that are handled elsewhere.
-SILENT_BACKENDS = frozenset({"nccl", "gloo", "fake", "threaded", "undefined"})
 
 
 def install(extension: ModuleType) -> None:
@@ -44,35 +43,7 @@ def install(extension: ModuleType) -> None:
             return done
 
         core._c10d_init = _c10d_init  # type: ignore[method-assign]
-    if DISTRIBUTED in sys.modules:
-        _patch_distributed(sys.modules[DISTRIBUTED], extension)
-    else:
-        _on_import(DISTRIBUTED, lambda module: _patch_distributed(module, extension))
-
-
-def _on_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Calls `then(module)` right after module `name` has been executed for the first time."""
-    import importlib.abc
-    import importlib.machinery
-
-    class Finder(importlib.abc.MetaPathFinder):
-        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-            if fullname != name:
-                return None
-            sys.meta_path.remove(self)
-            spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-            if spec is None or spec.loader is None:
-                return spec
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                then(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-            return spec
-
-    sys.meta_path.insert(0, Finder())
+    after_import(DISTRIBUTED, lambda module: _patch_distributed(module, extension))
 
 
 def _install_nccl_version(core: Any, extension: ModuleType) -> None:

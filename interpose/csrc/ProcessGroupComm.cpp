@@ -31,7 +31,7 @@ int nextInstance(const std::string& base) {
 void packValueField(Packer& p, const std::string& payload, bool later) {
   if (later) p.string("later");
   else if (payload.empty()) p.nil();
-  else p.binary(payload.data(), payload.size());
+  else p.buffer().append(payload);   // a packed array of its own
 }
 
 void packIntegers(Packer& p, const std::vector<int64_t>& values) {
