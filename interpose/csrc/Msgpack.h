@@ -129,6 +129,12 @@ class Unpacker {
     if (b == 0xdf) return big<uint32_t>();
     fail("map");
   }
+  // The next element as it stands in the buffer.
+  std::string_view raw() {
+    const size_t from = at_;
+    skip();
+    return in_.substr(from, at_ - from);
+  }
   void skip() {
     const uint8_t b = uint8_t(peek());
     if (b == 0xc0 || b == 0xc2 || b == 0xc3) { take(); return; }

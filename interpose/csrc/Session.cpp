@@ -178,7 +178,7 @@ void onMessage(std::string_view records) {
         const uint64_t index = uint64_t(in.integer());
         std::optional<std::string> payload;
         if (in.isNil()) in.nil();
-        else payload = std::string(in.bytes());
+        else payload = std::string(in.raw());
         left -= 3;
         auto found = state.value_handlers.find(valueKey(node, index));
         if (found != state.value_handlers.end()) {
