@@ -121,9 +121,14 @@ py::object makeHostGroup(const py::module_& scope) {
     py::class_<HostGroup, c10d::Backend, HostPtr> group(scope, "_PhantomHostGroup", py::module_local(false));
     group.def(py::init<c10::intrusive_ptr<c10d::Backend>>(), py::arg("inner"))
         .def_property_readonly("inner", [](HostGroup& self) { return self.inner(); })
-        .def_property_readonly("__class__", [](HostGroup& self) { return py::cast(self.inner()).attr("__class__"); })
         .def_property_readonly("options", [](HostGroup& self) { return py::cast(self.inner()).attr("options"); })
-        .def("__getattr__", [](HostGroup& self, const py::str& name) { return py::cast(self.inner()).attr(name); });
+        .def("__getattr__", [](HostGroup& self, const py::str& name) { return py::cast(self.inner()).attr(name); })
+        .def("_class_of_inner", [](HostGroup& self) { return py::type::of(py::cast(self.inner())); });
+    // A property called __class__ cannot be set on a finished class, only put into its dictionary.
+    const py::object property = py::module_::import("builtins").attr("property")(group.attr("_class_of_inner"));
+    auto* type = reinterpret_cast<PyTypeObject*>(group.ptr());
+    if (PyDict_SetItemString(type->tp_dict, "__class__", property.ptr()) != 0) throw py::error_already_set();
+    PyType_Modified(type);
     made = group.inc_ref().ptr();
   }
   return py::reinterpret_borrow<py::object>(made);

@@ -60,10 +60,14 @@ bool GlooWork::isCompleted() {
 }
 
 void GlooWork::waitReally(std::chrono::milliseconds timeout) {
-  const c10d::OpType type = inner_->retrieveOpType();
-  if (!c10d::isP2POp(type)) {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  try {
+    future = inner_->getFuture();
+  } catch (const c10::Error&) {   // sends, receives and reduce_scatter have none
+  }
+  if (future) {
     // Keeps Ctrl-C and the simulator's abort working while the other ranks have not come yet.
-    inner_->getFuture()->addCallback([](c10::ivalue::Future&) { notifySession(); }, /*uses_future=*/false);
+    future->addCallback([](c10::ivalue::Future&) { notifySession(); }, /*uses_future=*/false);
     awaitCondition([&] { return inner_->isCompleted(); });
   }
   inner_->wait(timeout);   // throws what the operation threw
