@@ -13,6 +13,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -124,6 +125,10 @@ class Summary:
         return f"{self.rows:5d} {self.median:8.1%} {self.p90:8.1%} {self.worst:8.1%} {self.bias:+8.1%}"
 
 
+PAGE_HEAD = (
+    "Made by `python -m netsim.accuracy --write docs/accuracy-network.md`; do not edit. "
+    "Error = predicted / measured - 1; bias is its median. [network.md](network.md) explains."
+)
 HEADER = f"{'rows':>5} {'median':>8} {'p90':>8} {'worst':>8} {'bias':>8}"
 
 
@@ -238,7 +243,13 @@ def main() -> None:
     """Print the tables, or with --refit the fitted parameters of every preset that has measurements."""
     parser = argparse.ArgumentParser(prog="python -m netsim.accuracy", description=main.__doc__)
     parser.add_argument("--refit", action="store_true", help="print fitted [nccl] tables instead")
-    if not parser.parse_args().refit:
+    parser.add_argument("--write", metavar="FILE", help="write the tables as a Markdown page")
+    options = parser.parse_args()
+    if options.write:
+        page = f"# Accuracy of the network\n\n{PAGE_HEAD}\n\n```\n{report()}\n```\n"
+        Path(options.write).write_text(page, encoding="utf-8")
+        return
+    if not options.refit:
         print(report())
         return
     for preset in ["a100-azure-nd", *sorted({s.preset for s in SOURCES if s.fitted})]:
