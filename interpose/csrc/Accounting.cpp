@@ -188,7 +188,7 @@ void settleSteps(bool force) {
 void packStats(Packer& p, bool with_totals) {
   State& state = *g_state;
   std::lock_guard<std::mutex> hold(state.mutex);
-  p.map(with_totals ? 6 + entries().size() : 2);
+  p.map(with_totals ? 7 + entries().size() : 2);
   p.string("steps");
   p.array(state.unsent.size());
   for (const SettledStep& s : state.unsent) {
@@ -202,8 +202,10 @@ void packStats(Packer& p, bool with_totals) {
   std::map<std::string, std::pair<uint64_t, Picoseconds>> classes;
   std::map<std::string, Picoseconds> sources;
   std::vector<const Kernel*> top;
+  std::map<std::string, uint64_t> unpriced;
   for (const Kernel& k : state.kernels) {
     if (k.count == 0) continue;
+    if (k.source == "unpriced") unpriced[k.name] += k.count;
     auto& c = classes[k.klass];
     c.first += k.count;
     c.second += k.total_ps;
@@ -237,6 +239,12 @@ void packStats(Packer& p, bool with_totals) {
     p.integer(int64_t(k->count));
     p.integer(k->total_ps);
     p.string(k->klass);
+  }
+  p.string("unpriced");
+  p.map(unpriced.size());
+  for (auto& [name, count] : unpriced) {
+    p.string(name);
+    p.integer(int64_t(count));
   }
   p.string("warnings");
   p.array(state.warnings.size());

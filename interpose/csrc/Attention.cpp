@@ -7,6 +7,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
 #include <cmath>
@@ -139,7 +140,8 @@ int64_t chooseAttention(const at::Tensor& query, const at::Tensor& key, const at
 
 void registerAttention() {
   registerKernel("_fused_sdp_choice", c10::DispatchKey::CUDA, c10::KernelFunction::makeFromUnboxedRuntimeFunction(&chooseAttention));
-  // A virtual tensor reaches the stub, too, where the choice is asked from C++.
+  // scaled_dot_product_attention asks this stub in C++; the CPU build leaves its CUDA entry empty and would then take math.
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&chooseAttention);
 }
 
 }  // namespace phantom

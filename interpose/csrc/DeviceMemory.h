@@ -98,6 +98,11 @@ class DeviceMemory {
   void emptyCache(PoolId pool = {0, 0});
 
   DeviceStats stats();
+  // Over the whole job: what the script resets does not reset these.
+  struct JobPeak {
+    int64_t allocated_bytes = 0, reserved_bytes = 0, ooms = 0;
+  };
+  JobPeak jobPeak();
   void resetPeak();
   void resetAccumulated();
   std::pair<size_t, size_t> memoryInfo();   // free and total bytes, as cudaMemGetInfo
@@ -134,6 +139,7 @@ class DeviceMemory {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  JobPeak jobPeakLocked() const;
   BlockPool& poolFor(size_t size, c10::StreamId stream);
   bool takeFree(Request& request);
   bool newSegment(Request& request, bool retry);
@@ -164,6 +170,7 @@ class DeviceMemory {
   const c10::DeviceIndex device_;
   std::mutex mutex_;
   DeviceStats stats_;
+  JobPeak job_peak_;
   size_t reserved_ = 0;
   double fraction_ = 1.0;
   bool fraction_set_ = false;

@@ -26,13 +26,26 @@ void forEachArray(DeviceStats& s, F&& visit) {
 
 void DeviceMemory::resetPeak() {
   Lock lock(mutex_);
+  job_peak_ = jobPeakLocked();
   forEachArray(stats_, [](auto& stat) { stat.reset_peak(); });
+}
+
+DeviceMemory::JobPeak DeviceMemory::jobPeakLocked() const {
+  constexpr size_t all = size_t(c10::CachingAllocator::StatType::AGGREGATE);
+  return {std::max(job_peak_.allocated_bytes, stats_.allocated_bytes[all].peak),
+          std::max(job_peak_.reserved_bytes, stats_.reserved_bytes[all].peak), job_peak_.ooms + stats_.num_ooms};
+}
+
+DeviceMemory::JobPeak DeviceMemory::jobPeak() {
+  Lock lock(mutex_);
+  return jobPeakLocked();
 }
 
 void DeviceMemory::resetAccumulated() {
   Lock lock(mutex_);
   forEachArray(stats_, [](auto& stat) { stat.reset_accumulated(); });
   stats_.num_alloc_retries = 0;
+  job_peak_.ooms += stats_.num_ooms;
   stats_.num_ooms = 0;
 }
 
