@@ -20,7 +20,7 @@ import numpy as np
 from netsim.calibrate import Fit, errors, fit, timing_lines
 from netsim.cluster import load_cluster
 from netsim.measurements import Measurement, a100_all_reduce, measurement_of, nccl_table
-from netsim.nccl_timing import nccl_constants_as_timing
+from netsim.nccl_timing import CHANNEL_US, default_timing, nccl_constants_as_timing
 from netsim.spec import ClusterSpec
 
 SIZE_CLASSES = (
@@ -36,7 +36,8 @@ class Source:
     """Rows of data/nccl.csv that one preset predicts: those with the texts of `cells` in these columns.
 
     `fitted`: every second row fitted the preset. `version` is NCCL's where the source states it. `note`
-    explains an error above 20 %.
+    explains an error above 20 %. `launch_us`: one process drove all GPUs, and at small sizes the log shows
+    this much per GPU.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Source:
     fitted: bool
     version: str = ""
     note: str = ""
+    launch_us: float = 0.0
 
     def holds(self, row: Mapping[str, str]) -> bool:
         """Whether a row belongs to this source."""
@@ -56,8 +58,8 @@ EKS_NOTE = (
 )
 
 SOURCES = (
-    Source("vTrain A100, 2-8 GPUs", "a100-dgx", {"gpu": "A100", "source": "vTrain"}, True),
-    Source("ml-engineering A100, 8 GPUs", "a100-dgx", {"gpu": "A100 (single"}, False),
+    Source("vTrain A100, 2-8 GPUs", "a100-dgx", {"gpu": "A100", "source": "vTrain"}, True, launch_us=11.5),
+    Source("ml-engineering A100, 8 GPUs", "a100-dgx", {"gpu": "A100 (single"}, True, launch_us=5.8),
     Source("vTrain V100, 2-8 GPUs", "v100-dgx", {"gpu": "V100", "source": "vTrain"}, True),
     Source(
         "ml-engineering H200, torch benchmark",
@@ -171,6 +173,8 @@ def rows_of_source(source: Source) -> tuple[list[Measurement], list[Measurement]
     """Fitted and held-out measurements of a source."""
     found = [measurement_of(r, source=source.name) for r in nccl_table() if source.holds(r)]
     rows = [m for m in found if m is not None and m.size_bytes >= 1024]
+    if source.launch_us:
+        rows = [replace(m, launch_us=source.launch_us, gpus_per_process=m.ranks) for m in rows]
     if not source.fitted:
         return [], rows
     return rows[0::2], rows[1::2]
@@ -236,7 +240,14 @@ def refit(preset: str) -> Fit:
     cluster = replace(cluster, node=preset_cluster.node)
     if version:
         cluster = replace(cluster, nccl=replace(cluster.nccl, version=version))
-    return fit(cluster, rows, prior=dict(cluster.nccl.timing))
+    prior = dict(cluster.nccl.timing)
+    if preset == "a100-dgx":
+        # The same server as Azure's. These sources start at 64 KiB and 1 MiB and drive all GPUs by one
+        # process, so small sizes stay as fitted on Azure's log.
+        rows = [m for m in rows if m.size_bytes >= 1 << 22]
+        prior = default_timing(cluster.gpu, cluster.node, 0.0)
+        cluster = replace(cluster, nccl=replace(cluster.nccl, channel_us=CHANNEL_US))
+    return fit(cluster, rows, prior=prior)
 
 
 def main() -> None:
