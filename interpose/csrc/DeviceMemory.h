@@ -99,6 +99,7 @@ class DeviceMemory {
 
   DeviceStats stats();
   void resetPeak();
+  std::pair<int64_t, int64_t> lifetimePeaks();   // allocated and reserved bytes, whatever the script reset
   void resetAccumulated();
   std::pair<size_t, size_t> memoryInfo();   // free and total bytes, as cudaMemGetInfo
   void setFraction(double fraction);
@@ -164,6 +165,7 @@ class DeviceMemory {
   const c10::DeviceIndex device_;
   std::mutex mutex_;
   DeviceStats stats_;
+  int64_t peak_allocated_ = 0, peak_reserved_ = 0;   // as of the last resetPeak()
   size_t reserved_ = 0;
   double fraction_ = 1.0;
   bool fraction_set_ = false;

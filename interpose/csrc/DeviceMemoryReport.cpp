@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace phantom {
 
 DeviceStats DeviceMemory::stats() {
@@ -26,7 +28,14 @@ void forEachArray(DeviceStats& s, F&& visit) {
 
 void DeviceMemory::resetPeak() {
   Lock lock(mutex_);
+  peak_allocated_ = std::max(peak_allocated_, stats_.allocated_bytes[0].peak);
+  peak_reserved_ = std::max(peak_reserved_, stats_.reserved_bytes[0].peak);
   forEachArray(stats_, [](auto& stat) { stat.reset_peak(); });
+}
+
+std::pair<int64_t, int64_t> DeviceMemory::lifetimePeaks() {
+  Lock lock(mutex_);
+  return {std::max(peak_allocated_, stats_.allocated_bytes[0].peak), std::max(peak_reserved_, stats_.reserved_bytes[0].peak)};
 }
 
 void DeviceMemory::resetAccumulated() {
