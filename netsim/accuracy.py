@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from netsim.calibrate import Fit, errors, fit, timing_lines
 from netsim.cluster import load_cluster
 from netsim.measurements import Measurement, a100_all_reduce, measurement_of, nccl_table
 from netsim.nccl_timing import CHANNEL_US, default_timing, nccl_constants_as_timing
-from netsim.spec import ClusterSpec
+from netsim.spec import ClusterSpec, ProtocolTiming
 
 SIZE_CLASSES = (
     (0, 1 << 16, "< 64 KiB"),
@@ -151,7 +151,7 @@ def is_fitted_size(m: Measurement) -> bool:
 def a100_fit() -> Fit:
     """The fit behind the preset a100-azure-nd: sizes 4^k of all world sizes."""
     cluster = neutral(load_cluster("a100-azure-nd"))
-    return fit(cluster, [m for m in a100_all_reduce() if is_fitted_size(m)])
+    return complete(fit(cluster, [m for m in a100_all_reduce() if is_fitted_size(m)]))
 
 
 def a100_held_out() -> list[tuple[Measurement, float]]:
@@ -247,7 +247,33 @@ def refit(preset: str) -> Fit:
         rows = [m for m in rows if m.size_bytes >= 1 << 22]
         prior = default_timing(cluster.gpu, cluster.node, 0.0)
         cluster = replace(cluster, nccl=replace(cluster.nccl, channel_us=CHANNEL_US))
-    return fit(cluster, rows, prior=prior)
+    return complete(fit(cluster, rows, prior=prior))
+
+
+def complete(result: Fit) -> Fit:
+    """Give what the rows could not determine the defaults, in place of NCCL's constants.
+
+    Where a network plug-in is slow, hops that were not measured are as much slower than NCCL's constants as
+    the measured ones are.
+    """
+    cluster = result.cluster
+    late = cluster.nccl.net_latency_us
+    default = default_timing(cluster.gpu, cluster.node, late)
+    constants = nccl_constants_as_timing(nvlink=cluster.node.nvlink.kind != "none", net_latency_us=late)
+    hops = [key for key, name in sorted(result.fitted) if name == "inter_us"]
+    ratios = [math.log(cluster.nccl.timing[key].inter_us / constants[key].inter_us) for key in hops]
+    slower = math.exp(sum(ratios) / len(ratios)) if ratios and late else 0.0
+    timing, fitted = dict(cluster.nccl.timing), set(result.fitted)
+    for key, old in default.items():
+        own = {
+            f.name: getattr(timing[key], f.name) for f in fields(ProtocolTiming) if (key, f.name) in fitted
+        }
+        if slower and "inter_us" not in own and key != "gloo":
+            own["inter_us"] = float(f"{constants[key].inter_us * slower:.4g}")
+            fitted.add((key, "inter_us"))
+        timing[key] = replace(old, **own)
+    nccl = replace(cluster.nccl, timing=timing)
+    return replace(result, cluster=replace(cluster, nccl=nccl), fitted=frozenset(fitted))
 
 
 def main() -> None:

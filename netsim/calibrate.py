@@ -131,13 +131,18 @@ def errors(
 
 @dataclass(frozen=True)
 class Fit:
-    """A calibrated cluster, the benchmark's launch time per GPU of a process, and the timing keys that were
-    seen.
+    """A calibrated cluster, the benchmark's launch time per GPU of a process, and the (key, field) of
+    timing that were fitted.
     """
 
     cluster: ClusterSpec
     launch_us: float
-    seen: frozenset[str]
+    fitted: frozenset[tuple[str, str]]
+
+    @property
+    def seen(self) -> frozenset[str]:
+        """Timing keys of which anything was fitted."""
+        return frozenset(key for key, _ in self.fitted)
 
 
 def toml_of(fit: Fit, *, name: str, base: str) -> str:
@@ -313,7 +318,7 @@ class _Model:
                 nccl = replace(nccl, channel_inter_us=value)
         nccl = replace(nccl, timing={key: ProtocolTiming(**row) for key, row in timing.items()})
         return Fit(
-            replace(self.cluster, node=node, nccl=nccl), launch_us, frozenset(k for k, _ in self.names if k)
+            replace(self.cluster, node=node, nccl=nccl), launch_us, frozenset(n for n in self.names if n[0])
         )
 
 
