@@ -20,7 +20,7 @@ _FLOOR_S = 50e-9
 CPU_WARM_BYTES = 256 << 10
 """Operands up to this size stay in a core's own cache between two uses."""
 CPU_FLUSH_BYTES = 8 << 20
-"""Several times the second-level cache of a core; the shared last level keeps part of the operands, as in a job."""
+"""Several times a core's second-level cache; the shared last level keeps part of the operands."""
 
 
 @dataclass(frozen=True)
