@@ -80,9 +80,7 @@ class Session:
         def price(kernels: bytes) -> bytes:
             return bytes(stub.Cost(messages.KernelBatch(kernels=kernels, rank=self.rank)).costs)
 
-        set_price = getattr(self._extension, "set_cost_callback", None)  # TMP
-        if set_price is not None:
-            set_price(price)
+        self._extension.set_cost_callback(price)
         self._extension.session_open(self.rank)
         self._extension.record_raw(self._hello())
         open_spool(self._extension, self._here.config, self.rank)

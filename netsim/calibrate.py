@@ -102,7 +102,7 @@ def planner_for(cluster: ClusterSpec, m: Measurement) -> Planner:
 
 def floor_us(m: Measurement, launch_us: float) -> float:
     """What a benchmark shows at least where one process launches on several GPUs."""
-    return launch_us * m.gpus_per_process if m.gpus_per_process > 1 else 0.0
+    return (m.launch_us or launch_us) * m.gpus_per_process if m.gpus_per_process > 1 else 0.0
 
 
 def predict_us(
@@ -131,13 +131,18 @@ def errors(
 
 @dataclass(frozen=True)
 class Fit:
-    """A calibrated cluster, the benchmark's launch time per GPU of a process, and the timing keys that were
-    seen.
+    """A calibrated cluster, the benchmark's launch time per GPU of a process, and the (key, field) of
+    timing that were fitted.
     """
 
     cluster: ClusterSpec
     launch_us: float
-    seen: frozenset[str]
+    fitted: frozenset[tuple[str, str]]
+
+    @property
+    def seen(self) -> frozenset[str]:
+        """Timing keys of which anything was fitted."""
+        return frozenset(key for key, _ in self.fitted)
 
 
 def toml_of(fit: Fit, *, name: str, base: str) -> str:
@@ -174,6 +179,10 @@ def timing_lines(fit: Fit) -> list[str]:
     ]
 
 
+def _fits_launch(m: Measurement) -> bool:
+    return m.gpus_per_process > 1 and not m.launch_us
+
+
 def _sigma(key: str, name: str) -> float:
     """Prior width; NVLS's base holds the wait for its channels, of which NCCL's constants say nothing."""
     return 0.6 if name == "base_us" and key.startswith("nvls") else PRIOR_SIGMA[name]
@@ -202,7 +211,7 @@ class _Model:
             "channel_us": cluster.nccl.channel_us,
             "channel_inter_us": cluster.nccl.channel_inter_us if any(r.inter for r in rows) else 0.0,
             "nic_efficiency": cluster.node.nic_efficiency if any(r.nic_s for r in rows) else 0.0,
-            "launch_us": LAUNCH_US if any(r.measurement.gpus_per_process > 1 for r in rows) else 0.0,
+            "launch_us": LAUNCH_US if any(_fits_launch(r.measurement) for r in rows) else 0.0,
             "nvlink_efficiency": cluster.node.nvlink.efficiency if any(r.nvlink_s for r in rows) else 0.0,
         }
         for name, value in shared.items():
@@ -214,7 +223,10 @@ class _Model:
         self.low = np.array([math.log(BOUNDS.get(name, (1e-3, 1e5))[0]) for _, name in self.names])
         self.high = np.array([math.log(BOUNDS.get(name, (1e-3, 1e5))[1]) for _, name in self.names])
         self.measured = np.log(np.array([r.measurement.time_us for r in rows]))
-        self.processes = np.array([floor_us(r.measurement, 1.0) for r in rows])
+        self.processes = np.array(
+            [floor_us(m, 1.0) if _fits_launch(m) else 0.0 for m in (r.measurement for r in rows)]
+        )
+        self.floor = np.array([floor_us(r.measurement, 0.0) for r in rows])
         self._arrays()
 
     def _arrays(self) -> None:
@@ -245,7 +257,7 @@ class _Model:
             place = self.shared.get(f"{name}_efficiency", -1)
             if place >= 0:
                 transfer = np.maximum(transfer, self.seconds[f"{name}_s"] / value[place])
-        floor = self.processes * value[self.shared.get("launch_us", -1)]
+        floor = self.floor + self.processes * value[self.shared.get("launch_us", -1)]
         return np.log(np.maximum(floor, start + transfer * 1e6))
 
     def solve(self, *, steps: int = 60) -> Floats:
@@ -306,7 +318,7 @@ class _Model:
                 nccl = replace(nccl, channel_inter_us=value)
         nccl = replace(nccl, timing={key: ProtocolTiming(**row) for key, row in timing.items()})
         return Fit(
-            replace(self.cluster, node=node, nccl=nccl), launch_us, frozenset(k for k, _ in self.names if k)
+            replace(self.cluster, node=node, nccl=nccl), launch_us, frozenset(n for n in self.names if n[0])
         )
 
 

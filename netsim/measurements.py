@@ -22,8 +22,9 @@ LAUNCH_US = 3.9
 class Measurement:
     """One measured time of a collective on an otherwise idle network.
 
-    `size_bytes` is NCCL's message size. `gpus_per_process` matters below `LAUNCH_US` times it: there the
-    benchmark measures how fast one process can launch, not the network.
+    `size_bytes` is NCCL's message size. Where one process drives several GPUs (`gpus_per_process`), times
+    below `launch_us` (0: `LAUNCH_US`) for each of them show how fast that process launches, not the
+    network.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Measurement:
     size_bytes: int
     time_us: float
     gpus_per_process: int = 1
+    launch_us: float = 0.0
     algorithm: str = ""
     identifier: str = ""
 

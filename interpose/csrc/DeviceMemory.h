@@ -98,12 +98,9 @@ class DeviceMemory {
   void emptyCache(PoolId pool = {0, 0});
 
   DeviceStats stats();
-  // Over the whole job: what the script resets does not reset these.
-  struct JobPeak {
-    int64_t allocated_bytes = 0, reserved_bytes = 0, ooms = 0;
-  };
-  JobPeak jobPeak();
   void resetPeak();
+  std::pair<int64_t, int64_t> lifetimePeaks();   // allocated and reserved bytes, whatever the script reset
+  int64_t lifetimeOoms();
   void resetAccumulated();
   std::pair<size_t, size_t> memoryInfo();   // free and total bytes, as cudaMemGetInfo
   void setFraction(double fraction);
@@ -139,7 +136,6 @@ class DeviceMemory {
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  JobPeak jobPeakLocked() const;
   BlockPool& poolFor(size_t size, c10::StreamId stream);
   bool takeFree(Request& request);
   bool newSegment(Request& request, bool retry);
@@ -170,7 +166,8 @@ class DeviceMemory {
   const c10::DeviceIndex device_;
   std::mutex mutex_;
   DeviceStats stats_;
-  JobPeak job_peak_;
+  int64_t peak_allocated_ = 0, peak_reserved_ = 0;   // as of the last resetPeak()
+  int64_t ooms_ = 0;                                 // as of the last resetAccumulated()
   size_t reserved_ = 0;
   double fraction_ = 1.0;
   bool fraction_set_ = false;

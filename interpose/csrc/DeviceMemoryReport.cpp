@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace phantom {
 
 DeviceStats DeviceMemory::stats() {
@@ -26,26 +28,26 @@ void forEachArray(DeviceStats& s, F&& visit) {
 
 void DeviceMemory::resetPeak() {
   Lock lock(mutex_);
-  job_peak_ = jobPeakLocked();
+  peak_allocated_ = std::max(peak_allocated_, stats_.allocated_bytes[0].peak);
+  peak_reserved_ = std::max(peak_reserved_, stats_.reserved_bytes[0].peak);
   forEachArray(stats_, [](auto& stat) { stat.reset_peak(); });
 }
 
-DeviceMemory::JobPeak DeviceMemory::jobPeakLocked() const {
-  constexpr size_t all = size_t(c10::CachingAllocator::StatType::AGGREGATE);
-  return {std::max(job_peak_.allocated_bytes, stats_.allocated_bytes[all].peak),
-          std::max(job_peak_.reserved_bytes, stats_.reserved_bytes[all].peak), job_peak_.ooms + stats_.num_ooms};
+std::pair<int64_t, int64_t> DeviceMemory::lifetimePeaks() {
+  Lock lock(mutex_);
+  return {std::max(peak_allocated_, stats_.allocated_bytes[0].peak), std::max(peak_reserved_, stats_.reserved_bytes[0].peak)};
 }
 
-DeviceMemory::JobPeak DeviceMemory::jobPeak() {
+int64_t DeviceMemory::lifetimeOoms() {
   Lock lock(mutex_);
-  return jobPeakLocked();
+  return ooms_ + stats_.num_ooms;
 }
 
 void DeviceMemory::resetAccumulated() {
   Lock lock(mutex_);
   forEachArray(stats_, [](auto& stat) { stat.reset_accumulated(); });
   stats_.num_alloc_retries = 0;
-  job_peak_.ooms += stats_.num_ooms;
+  ooms_ += stats_.num_ooms;
   stats_.num_ooms = 0;
 }
 

@@ -4,23 +4,30 @@
 #include "Dispatch.h"
 #include "HostMemory.h"
 
+#include <algorithm>
+
 namespace phantom {
 namespace {
 
-DeviceMemory::JobPeak worstDevice() {
-  DeviceMemory::JobPeak worst;
+// A rank normally uses one device; where it used several, the fullest one is shown.
+std::pair<int64_t, int64_t> highestPeaks() {
+  std::pair<int64_t, int64_t> highest{0, 0};
   forEachDeviceMemory([&](DeviceMemory& memory) {
-    const auto peak = memory.jobPeak();
-    worst.allocated_bytes = std::max(worst.allocated_bytes, peak.allocated_bytes);
-    worst.reserved_bytes = std::max(worst.reserved_bytes, peak.reserved_bytes);
-    worst.ooms += peak.ooms;
+    const auto [allocated, reserved] = memory.lifetimePeaks();
+    highest = {std::max(highest.first, allocated), std::max(highest.second, reserved)};
   });
-  return worst;
+  return highest;
 }
 
-const StatsEntry allocated("peak_allocated_bytes", [](Packer& p) { p.integer(worstDevice().allocated_bytes); });
-const StatsEntry reserved("peak_reserved_bytes", [](Packer& p) { p.integer(worstDevice().reserved_bytes); });
-const StatsEntry oom("oom", [](Packer& p) { p.boolean(worstDevice().ooms > 0); });
+bool ranOutOfMemory() {
+  bool any = false;
+  forEachDeviceMemory([&](DeviceMemory& memory) { any |= memory.lifetimeOoms() > 0; });
+  return any;
+}
+
+const StatsEntry allocated("peak_allocated_bytes", [](Packer& p) { p.integer(highestPeaks().first); });
+const StatsEntry reserved("peak_reserved_bytes", [](Packer& p) { p.integer(highestPeaks().second); });
+const StatsEntry oom("oom", [](Packer& p) { p.boolean(ranOutOfMemory()); });
 const StatsEntry operators("ops", [](Packer& p) { p.integer(int64_t(dispatchCounters().operators)); });
 const StatsEntry lazy("host_lazy_bytes", [](Packer& p) { p.integer(int64_t(hostLazyBytes())); });
 

@@ -4,6 +4,7 @@
 #include "Device.h"
 #include "Dispatch.h"
 #include "DispatchGuards.h"
+#include "Generator.h"
 #include "ValuesDispatch.h"
 
 #include <ATen/EmptyTensor.h>
@@ -220,6 +221,13 @@ void runVirtual(const OperatorInfo& info, torch::jit::Stack& stack) {
   applyChanges(call, *entry);
   outputs = buildOutputs(call, *entry);
   launch(*entry, call.device);
+  if (info.random && !outputs.empty() && outputs[0].defined()) {
+    std::optional<at::Generator> generator;
+    for (const c10::IValue& argument : call.arguments()) {
+      if (argument.isGenerator()) generator = argument.toGenerator();
+    }
+    drawNumbers(generator, call.device.index(), outputs[0].numel());
+  }
   values.finish(outputs);
 
   c10::SmallVector<c10::IValue, 4> results;

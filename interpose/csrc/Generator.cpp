@@ -8,7 +8,9 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 namespace phantom {
@@ -66,7 +68,12 @@ c10::intrusive_ptr<c10::GeneratorImpl> VirtualGenerator::graphsafe_get_state() c
   return out;
 }
 
-void VirtualGenerator::advance(uint64_t values) { state_->offset += (values + 3) / 4 * 4; }
+void VirtualGenerator::advance(uint64_t values) {
+  constexpr uint64_t kBlock = 256, kUnroll = 4, kPerCall = 4, kThreadsPerMultiprocessor = 2048;
+  const uint64_t most = uint64_t(config().device.multi_processor_count) * (kThreadsPerMultiprocessor / kBlock);
+  const uint64_t grid = std::max<uint64_t>(1, std::min(most, (values + kBlock - 1) / kBlock));
+  state_->offset += ((std::max<uint64_t>(values, 1) - 1) / (kBlock * grid * kUnroll) + 1) * kPerCall;
+}
 
 VirtualGenerator* VirtualGenerator::clone_impl() const {
   auto* out = new VirtualGenerator(device().index());
@@ -83,6 +90,15 @@ const at::Generator& defaultGenerator(c10::DeviceIndex device) {
   if (device < 0) device = currentDevice();
   TORCH_CHECK(device < c10::DeviceIndex(all->size()), "no such device: cuda:", int(device));
   return (*all)[size_t(device)];
+}
+
+void drawNumbers(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t values) {
+  if (values <= 0) return;
+  const bool given = generator && generator->defined() && generator->device().is_cuda();
+  auto* impl = dynamic_cast<VirtualGenerator*>((given ? *generator : defaultGenerator(device)).unsafeGetGeneratorImpl());
+  TORCH_CHECK(impl != nullptr, "a CUDA generator that is not phantom's");
+  std::lock_guard<std::mutex> lock(impl->mutex_);
+  impl->advance(uint64_t(values));
 }
 
 }  // namespace phantom

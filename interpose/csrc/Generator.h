@@ -5,6 +5,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <optional>
+
 namespace phantom {
 
 // Counterpart of at::CUDAGeneratorImpl. Drawing numbers advances the offset (advance()), so that states saved and
@@ -22,7 +24,7 @@ class VirtualGenerator final : public c10::GeneratorImpl {
   // The state object itself, shared: what CUDA graphs register.
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
-  // What a kernel drawing `values` numbers does to the offset.
+  // calc_execution_policy of aten/src/ATen/native/cuda/DistributionTemplates.h: every thread takes numbers by fours.
   void advance(uint64_t values);
 
  private:
@@ -35,5 +37,7 @@ class VirtualGenerator final : public c10::GeneratorImpl {
 };
 
 const at::Generator& defaultGenerator(c10::DeviceIndex device);
+// What a kernel that draws `values` numbers does to the state: `generator`, or the device's default one.
+void drawNumbers(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t values);
 
 }  // namespace phantom

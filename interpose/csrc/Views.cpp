@@ -3,6 +3,7 @@
 #include "Clock.h"
 #include "Device.h"
 #include "DispatchCall.h"
+#include "ValuesVersion.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -56,12 +57,26 @@ at::Tensor metaLike(at::IntArrayRef size, c10::ScalarType dtype, std::optional<a
   return at::detail::empty_meta(size, dtype, format);
 }
 
+// A larger storage begins with what the smaller one held: object collectives pad their pickled bytes this way.
+void growKeepingValue(const at::Tensor& self, size_t bytes) {
+  const VersionPtr old = versionOf(self);
+  const size_t before = self.storage().nbytes();
+  growStorage(self, bytes);
+  if (!old || before == 0 || bytes <= before || !fitsShadow(int64_t(bytes), self.scalar_type())) return;
+  const VersionPtr grown = pendingVersion();
+  setVersion(self, grown);
+  whenSettled(old, [old, grown, bytes] {
+    const bool unknown = old->state.load() == Version::State::kUnknown;
+    settle(grown, unknown ? VersionPtr() : fullVersion(writableBytes(*old, bytes, false)));
+  });
+}
+
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
   const ViewCharge charge;
   TORCH_CHECK(!format || *format != at::MemoryFormat::Preserve, "Unsupported memory format: Preserve");
   if (self.sizes() != size) {
     const at::Tensor shape = metaLike(size, self.scalar_type(), std::nullopt);
-    growStorage(self, at::detail::computeStorageNbytes(shape.sizes(), shape.strides(), self.itemsize(), self.storage_offset()));
+    growKeepingValue(self, at::detail::computeStorageNbytes(shape.sizes(), shape.strides(), self.itemsize(), self.storage_offset()));
     self.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides());
   }
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);

@@ -73,6 +73,10 @@ def _graph_class(extension: ModuleType) -> type:
                 raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
             return self._pool
 
+        @property
+        def _has_graph_exec(self) -> bool:
+            return bool(self._graph)
+
         def pools(self) -> list[tuple[int, int]]:
             return [self.pool()]
 

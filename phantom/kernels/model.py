@@ -93,6 +93,7 @@ class CostModel:
         self._lock = threading.Lock()
         self._requests: dict[str, KernelDescription] = {}
         self._by_element: dict[bytes, Cost] = {}
+        self._reasons: dict[str, str] = {}
         self._known: dict[str, Future[Cost]] = {}
 
     def _open_source(self, store: KernelStore | Path | str | None, threads: int) -> MeasuredCosts | None:
@@ -110,8 +111,8 @@ class CostModel:
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """Why kernels could not be measured, by key."""
-        return dict(getattr(self._measured, "failures", {}))
+        """Why kernels could not be measured or predicted, by key."""
+        return {**getattr(self._measured, "failures", {}), **self._reasons}
 
     def close(self) -> None:
         """End the measuring process, if there is one."""
@@ -177,10 +178,16 @@ class CostModel:
 
     def _price(self, kernel: KernelDescription, key: str) -> Cost:
         klass = class_of(kernel)
-        estimate = self._predictor.estimate(kernel)
+        source = "predicted"
+        try:
+            estimate = self._predictor.estimate(kernel)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # Arguments that the operator's rule does not expect: priced by bytes, and counted as unpriced.
+            estimate = self._predictor.bytes_estimate(kernel)
+            source = "unpriced"
+            self._reasons[key] = f"{type(error).__name__}: {error}"
         if estimate is None:
             return Cost(0, "none", klass, 0, 0)
-        source = "predicted"
         seconds = estimate.seconds
         stored = self._from_measurements(kernel, key)
         if stored is not None:

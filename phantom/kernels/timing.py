@@ -1,4 +1,4 @@
-"""Times a prepared call on the CPU by the wall clock or on CUDA by events."""
+"""Times a prepared call: on the CPU by the thread's or the wall clock, on CUDA by events."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ MAX_REPETITIONS = 100
 WARMUP = 2
 _BATCH_TARGET_S = 20e-6
 _FLOOR_S = 50e-9
+CPU_WARM_BYTES = 256 << 10
+"""Operands up to this size stay in a core's own cache between two uses."""
+CPU_FLUSH_BYTES = 8 << 20
+"""Several times a core's second-level cache; the shared last level keeps part of the operands."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +40,35 @@ def _summary(samples: list[float]) -> Timing:
     return Timing(max(statistics.median(ordered), _FLOOR_S), spread, len(ordered), WARMUP)
 
 
-def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float) -> Timing:
-    """Time *call* by the wall clock until *budget_s* is spent (at least 5, at most 100 repetitions), less
-    *dispatch_s* each.
+def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float, flush_bytes: int = 0) -> Timing:
+    """Time *call* until *budget_s* is spent (at least 5, at most 100 repetitions), less *dispatch_s* each.
 
-    Calls shorter than 20 us are timed in batches, so that the clock's own cost does not count.
+    With one thread the clock is that thread's CPU time, which is the wall clock of an undisturbed run
+    whatever else the
+    machine does; with more it is the wall clock.  Calls shorter than 20 us are timed in batches, so that
+    the clock's own
+    cost does not count.  *flush_bytes* > 0: so much memory is written before each run, since in a job other
+    tensors pass
+    through the caches between two uses of operands that fill them.
     """
-    start = time.perf_counter()
+    flush = torch.empty(flush_bytes, dtype=torch.uint8) if flush_bytes else None
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    start = clock()
     for _ in range(WARMUP):
         call()
-    once = (time.perf_counter() - start) / WARMUP
-    batch = max(1, min(50, int(_BATCH_TARGET_S / max(once, 1e-7))))
+    once = (clock() - start) * 1e-9 / WARMUP
+    batch = 1 if flush_bytes else max(1, min(50, int(_BATCH_TARGET_S / max(once, 1e-7))))
     samples: list[float] = []
     deadline = time.perf_counter() + budget_s
     while len(samples) < MAX_REPETITIONS and (
         len(samples) < MIN_REPETITIONS or time.perf_counter() < deadline
     ):
-        begin = time.perf_counter_ns()
+        if flush is not None:
+            flush.fill_(len(samples) % 7)
+        begin = clock()
         for _ in range(batch):
             call()
-        samples.append((time.perf_counter_ns() - begin) * 1e-9 / batch - dispatch_s)
+        samples.append((clock() - begin) * 1e-9 / batch - dispatch_s)
     return _summary(samples)
 
 

@@ -20,7 +20,7 @@ def measure_here(request: dict[str, Any], dispatch_s: float) -> dict[str, Any]:
     from phantom.kernels.cpu_form import cpu_form
     from phantom.kernels.description import parse_kernel
     from phantom.kernels.inputs import CannotMeasure, make_arguments, needed_bytes, resolve
-    from phantom.kernels.timing import check_memory, time_cpu, time_cuda
+    from phantom.kernels.timing import CPU_FLUSH_BYTES, CPU_WARM_BYTES, check_memory, time_cpu, time_cuda
 
     device = request["device"]
     try:
@@ -37,7 +37,10 @@ def measure_here(request: dict[str, Any], dispatch_s: float) -> dict[str, Any]:
                 overload(*args, **keywords)
 
             if device == "cpu":
-                timing = time_cpu(call, budget_s=request["budget_s"], dispatch_s=dispatch_s)
+                flush = CPU_FLUSH_BYTES if needed > CPU_WARM_BYTES else 0
+                timing = time_cpu(
+                    call, budget_s=request["budget_s"], dispatch_s=dispatch_s, flush_bytes=flush
+                )  # fmt: skip
             else:
                 cache = torch.cuda.get_device_properties(torch.device(device)).L2_cache_size
                 flush = 2 * cache if needed > cache // 4 else 0

@@ -40,8 +40,10 @@ def categories(spool: RankSpool) -> list[str]:
     """What each memory event's block holds, by number of the event that allocated it ("" for others).
 
     Parameters, gradients and optimizer state are what the optimizer said after its steps. Of the rest, what
-    was freed again later is an activation (or an input, a temporary); what never was, is other.
+    was freed again later, or was allocated after the first step, is an activation (or an input, a temporary);
+    what came before and stayed is other: buffers, workspaces, communication buckets.
     """
+    first_step_end = spool.tags[0].at if spool.tags else len(spool.memory)
     events = spool.memory[["device", "address", "bytes"]].tolist()
     found = [""] * len(events)
     live: dict[tuple[int, int], int] = {}
@@ -55,7 +57,7 @@ def categories(spool: RankSpool) -> list[str]:
             device, address, size = events[index]
             if size > 0:
                 live[device, address] = by_address[address] = index
-                found[index] = OTHER
+                found[index] = OTHER if index < first_step_end else ACTIVATIONS
             else:
                 birth = live.pop((device, address), None)
                 if birth is not None:

@@ -23,7 +23,9 @@ torch.cuda.init()
 HERE = Path(__file__).parent
 
 
-def run(code: str, settings: str, variable: str = "PYTORCH_CUDA_ALLOC_CONF") -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, settings: str, variable: str = "PYTORCH_CUDA_ALLOC_CONF"
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}:{HERE}", variable: settings}
     return subprocess.run(
         [sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=240, env=environment
@@ -137,7 +139,11 @@ def test_setting(case: str) -> None:
 
 
 def test_new_variable_name() -> None:
-    done = run("take(1200 * MIB); assert held()[1] == 1280 * MIB, held()", "roundup_power2_divisions:4", "PYTORCH_ALLOC_CONF")
+    done = run(
+        "take(1200 * MIB); assert held()[1] == 1280 * MIB, held()",
+        "roundup_power2_divisions:4",
+        "PYTORCH_ALLOC_CONF",
+    )
     assert done.returncode == 0, done.stderr
 
 

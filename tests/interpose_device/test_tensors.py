@@ -103,6 +103,13 @@ def test_random_operators_advance_the_offset(device: ModuleType) -> None:
     torch.cuda.set_rng_state(before)
     torch.randn(1000, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), after)
+    generator = torch.Generator("cuda")
+    generator.manual_seed(1)
+    torch.empty(1000, device="cuda").normal_(generator=generator)
+    assert generator.get_offset() == 4
+    # 132 SMs x 8 blocks x 256 threads x 4 numbers = 1,081,344 in one go; ten of them, four numbers each
+    torch.empty(10_000_000, device="cuda").uniform_(generator=generator)
+    assert generator.get_offset() == 4 + 40
 
 
 def test_checkpointing_restores_the_random_state(device: ModuleType) -> None:

@@ -34,3 +34,10 @@ def test_every_gpu_has_constants_and_sane_figures() -> None:
 def test_names_are_unique() -> None:
     names = [gpu.name for gpu in known_gpus()]
     assert len(names) == len(set(names))
+
+
+def test_every_cluster_preset_names_a_known_gpu() -> None:
+    cluster = pytest.importorskip("netsim.cluster")
+    for name in cluster.list_presets():
+        gpu = cluster.load_cluster(name).gpu
+        assert gpu_by_name(gpu.name).architecture, name

@@ -84,6 +84,16 @@ def test_custom_operator_is_unpriced_and_counted(model: CostModel) -> None:
     assert model.unpriced == {"mine::op": 3}
 
 
+def test_unexpected_arguments_are_unpriced_with_the_reason(model: CostModel) -> None:
+    x = contiguous("float32", 1024)
+    kernel = KernelDescription("aten::mm", (x, 3), (x,))
+    cost = model.cost(kernel)
+    assert (cost.source, cost.klass) == ("unpriced", "gemm")
+    assert cost.duration_ps > 0
+    assert model.unpriced == {"aten::mm": 1}
+    assert "should be a tensor" in next(iter(model.failures.values()))
+
+
 def test_store_mode_does_not_predict() -> None:
     x = contiguous("float32", 1024)
     assert (

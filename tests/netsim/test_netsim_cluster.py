@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,14 @@ def test_gpu_presets_agree_with_the_published_table() -> None:
         if row["boost_mhz"]:
             assert gpu.clock_hz == pytest.approx(float(row["boost_mhz"]) * 1e6)
         assert gpu.memory_bytes <= float(row["mem_gb"]) * 2**30 * 1.0001
+
+
+def test_examples_of_the_documentation_load(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cluster-file.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    for text in examples:
+        path = tmp_path / "example.toml"
+        path.write_text(text, encoding="utf-8")
+        spec = load_cluster(path)
+        Network(spec, nodes=8 if "base" in text else 2, gpus_per_node=4, environment={}, seed=0)
