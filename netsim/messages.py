@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from netsim.balanced import balanced_between
 from netsim.errors import OperationError
 from netsim.nccl_model import Environment, TuningModel
 from netsim.operation import Operation
@@ -25,6 +26,11 @@ def _loads(hops: list[Hop], factor: float = 1.0) -> dict[int, float]:
     return result
 
 
+def _add(loads: dict[int, float], more: dict[int, float]) -> None:
+    for link, load in more.items():
+        loads[link] = loads.get(link, 0.0) + load
+
+
 class MessageParts:
     """Plans messages on one topology."""
 
@@ -34,6 +40,7 @@ class MessageParts:
         self.environment = environment
         self.seed = seed
         self.pxn = self.cluster.nccl.pxn and environment.pxn
+        self._classes: dict[tuple[int, ...], list[tuple[int, Shape]]] = {}
         self.spray = self.cluster.fabric.routing == "spray"
 
     def local_copy(self, size_bytes: int) -> Part:
@@ -137,28 +144,55 @@ class MessageParts:
         return parts
 
     def _balanced(self, ranks: tuple[int, ...], piece: float) -> list[Part]:
-        """All pairs with the same size."""
-        pairs = [(a, b, piece) for a in ranks for b in ranks if a != b]
-        if not self.spray or piece <= 0:
-            return self._flows(pairs if piece > 0 else [])
-        # Sprayed flows of one class are equal in the network's eyes: one coflow for the peers inside, one
-        # for the others.
-        parts = []
-        for remote in (False, True):
-            loads: dict[int, float] = {}
-            sample: list[Hop] = []
-            for a, b, _ in pairs:
-                if (self.topology.domain_of(a) != self.topology.domain_of(b)) != remote:
-                    continue
-                hops = self.topology.path(a, b, key=self.seed, pxn=self.pxn)
-                sample = sample or hops
-                for link, share in hops:
-                    loads[link] = loads.get(link, 0.0) + share
-            if loads:
-                shape = Shape.single(loads, weight=self._connections(remote), cap=self._cap(remote))
-                latency = self._latency_us(sample, remote) + self.cluster.nccl.p2p_peer_us * (len(ranks) - 2)
-                parts.append(Part(round(latency * 1e6), shape, np.array([piece])))
-        return parts
+        """All pairs with the same size.
+
+        Sprayed flows of one class are equal in the network's eyes: one coflow for the peers inside, one for
+        the others.
+        """
+        if piece <= 0:
+            return self._flows([])
+        if not self.spray:
+            return self._flows([(a, b, piece) for a in ranks for b in ranks if a != b])
+        classes = self._classes.get(ranks)
+        if classes is None:
+            classes = self._classes[ranks] = self._balanced_classes(ranks)
+        return [Part(latency_ps, shape, np.array([piece])) for latency_ps, shape in classes]
+
+    def _balanced_classes(self, ranks: tuple[int, ...]) -> list[tuple[int, Shape]]:
+        topology = self.topology
+        domains: dict[int, list[int]] = {}
+        for rank in ranks:
+            domains.setdefault(topology.domain_of(rank), []).append(rank)
+        samples: dict[bool, tuple[int, int]] = {}
+        inside: dict[int, float] = {}
+        for members in domains.values():
+            if len(members) > 1:
+                samples[False] = (members[0], members[1])
+                _add(inside, self._loads_inside(members))
+        loads = {False: inside}
+        if len(domains) > 1:
+            first, second = list(domains.values())[:2]
+            samples[True] = (first[0], second[0])
+            loads[True] = balanced_between(topology, list(domains.values()), pxn=self.pxn, seed=self.seed)
+        classes = []
+        for remote, (a, b) in sorted(samples.items()):
+            hops = topology.path(a, b, key=self.seed, pxn=self.pxn)
+            latency_us = self._latency_us(hops, remote) + self.cluster.nccl.p2p_peer_us * (len(ranks) - 2)
+            shape = Shape.single(loads[remote], weight=self._connections(remote), cap=self._cap(remote))
+            classes.append((round(latency_us * 1e6), shape))
+        return classes
+
+    def _loads_inside(self, members: list[int]) -> dict[int, float]:
+        topology = self.topology
+        if topology.nvlink_out:
+            links = [i for rank in members for i in (topology.nvlink_out[rank], topology.nvlink_in[rank])]
+            return dict.fromkeys(links, float(len(members) - 1))
+        loads: dict[int, float] = {}
+        for a in members:
+            for b in members:
+                if a != b:
+                    _add(loads, _loads(topology.path(a, b)))
+        return loads
 
     def host_copy(self, op: Operation) -> list[Part]:
         """A copy between a GPU and its host's memory over PCIe."""
