@@ -46,12 +46,12 @@ def balanced_between(
                 for source, proxy in plans[key][1]:
                     hops = [(topology.nvlink_out[source], 1.0), (topology.nvlink_in[proxy], 1.0)]
                     _add(loads, hops, float(times))
-    for (rank, nic), load in exits.items():
-        _add(loads, [*topology.nic_exit(rank, nic), (fabric.port_out[nic], 1.0)], load)
-    for (rank, nic), load in entries.items():
-        _add(loads, [*topology.nic_entry(rank, nic), (fabric.port_in[nic], 1.0)], load)
-    for total, a, b in between.values():
-        _add(loads, fabric.route(int(a), int(b), seed)[1:-1], total)
+    for (rank, nic), leaving in exits.items():
+        _add(loads, [*topology.nic_exit(rank, nic), (fabric.port_out[nic], 1.0)], leaving)
+    for (rank, nic), arriving in entries.items():
+        _add(loads, [*topology.nic_entry(rank, nic), (fabric.port_in[nic], 1.0)], arriving)
+    for total, first, second in between.values():
+        _add(loads, fabric.route(int(first), int(second), seed)[1:-1], total)
     return loads
 
 
