@@ -52,6 +52,9 @@ class MessageParts:
         """One send with its recv."""
         self.topology.check_rank(op.source)
         self.topology.check_rank(op.destination)
+        if op.backend == "gloo":
+            apart = self.topology.node_of(op.source) != self.topology.node_of(op.destination)
+            return [self._host_time(1, 1.0, op.size_bytes, apart)]
         if op.source == op.destination:
             return [self.local_copy(op.size_bytes)]
         hops = self.topology.path(op.source, op.destination, key=self.seed, pxn=self.pxn)
@@ -217,13 +220,18 @@ class MessageParts:
     def gloo(self, op: Operation, members: tuple[tuple[int, ...], ...]) -> list[Part]:
         """A collective among host memories: rings of pieces over the first NIC of each server."""
         count = len(op.ranks)
-        t = self.cluster.nccl.timing["gloo"]
         steps = {"all_reduce": 2 * (count - 1), "barrier": count.bit_length()}.get(op.kind, max(0, count - 1))
-        crossing = len(members) - 1
-        hop = t.inter_us if crossing else t.intra_us
         factor = 2.0 * (count - 1) / count if op.kind == "all_reduce" else 1.0
-        memory = self.cluster.node.pcie.p2p_bandwidth_bytes_per_s
-        rate = min(memory, self.cluster.node.nic_bandwidth_bytes_per_s or memory) if crossing else memory
         size = 0 if op.kind == "barrier" else op.size_bytes
-        seconds = (t.base_us + steps * hop) * 1e-6 + factor * size / (rate * t.efficiency)
-        return [Part(round(seconds * 1e12), None, EMPTY)]
+        return [self._host_time(steps, factor, size, len(members) > 1)]
+
+    def _host_time(self, steps: int, factor: float, size_bytes: int, apart: bool) -> Part:
+        """Time of `steps` Gloo steps that move `factor` times the size, over memory or the NIC; loads no
+        links.
+        """
+        t = self.cluster.nccl.timing["gloo"]
+        hop = t.inter_us if apart else t.intra_us
+        memory = self.cluster.node.pcie.p2p_bandwidth_bytes_per_s
+        rate = min(memory, self.cluster.node.nic_bandwidth_bytes_per_s or memory) if apart else memory
+        seconds = (t.base_us + steps * hop) * 1e-6 + factor * size_bytes / (rate * t.efficiency)
+        return Part(round(seconds * 1e12), None, EMPTY)
