@@ -27,6 +27,10 @@ class Fabric(Protocol):
         """Rail of a NIC: two NICs of one rail are nearer to each other than two of different rails."""
         ...
 
+    def group_of(self, nic: int) -> int:
+        """Group of NICs between which routes differ in nothing but the ports."""
+        ...
+
 
 def mix(*values: int) -> int:
     """A 64-bit hash of integers (splitmix64 steps): the same on every machine and run."""
@@ -69,6 +73,10 @@ class _Ports:
     def rail_of(self, nic: int) -> int:
         """All NICs are equally near."""
         return 0
+
+    def group_of(self, nic: int) -> int:
+        """Every NIC has its own routes."""
+        return nic
 
 
 class SingleSwitch(_Ports):
@@ -132,6 +140,10 @@ class LeafSpine(_Ports):
         node, index = divmod(nic, self.nics)
         group = node // self.nodes_per_leaf
         return index * self.groups + group if self.rails else group
+
+    def group_of(self, nic: int) -> int:
+        """The leaf; with ECMP the hash tells NICs apart."""
+        return self.leaf[nic] if self.spray else nic
 
     def rail_of(self, nic: int) -> int:
         """NIC index on rails, else the same for all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from netsim.balanced import balanced_between
 from netsim.errors import OperationError
 from netsim.nccl_model import Environment, TuningModel
 from netsim.operation import Operation
@@ -25,6 +26,11 @@ def _loads(hops: list[Hop], factor: float = 1.0) -> dict[int, float]:
     return result
 
 
+def _add(loads: dict[int, float], more: dict[int, float]) -> None:
+    for link, load in more.items():
+        loads[link] = loads.get(link, 0.0) + load
+
+
 class MessageParts:
     """Plans messages on one topology."""
 
@@ -34,6 +40,7 @@ class MessageParts:
         self.environment = environment
         self.seed = seed
         self.pxn = self.cluster.nccl.pxn and environment.pxn
+        self._classes: dict[tuple[int, ...], list[tuple[int, Shape]]] = {}
         self.spray = self.cluster.fabric.routing == "spray"
 
     def local_copy(self, size_bytes: int) -> Part:
@@ -45,6 +52,9 @@ class MessageParts:
         """One send with its recv."""
         self.topology.check_rank(op.source)
         self.topology.check_rank(op.destination)
+        if op.backend == "gloo":
+            apart = self.topology.node_of(op.source) != self.topology.node_of(op.destination)
+            return [self._host_time(1, 1.0, op.size_bytes, apart)]
         if op.source == op.destination:
             return [self.local_copy(op.size_bytes)]
         hops = self.topology.path(op.source, op.destination, key=self.seed, pxn=self.pxn)
@@ -137,28 +147,55 @@ class MessageParts:
         return parts
 
     def _balanced(self, ranks: tuple[int, ...], piece: float) -> list[Part]:
-        """All pairs with the same size."""
-        pairs = [(a, b, piece) for a in ranks for b in ranks if a != b]
-        if not self.spray or piece <= 0:
-            return self._flows(pairs if piece > 0 else [])
-        # Sprayed flows of one class are equal in the network's eyes: one coflow for the peers inside, one
-        # for the others.
-        parts = []
-        for remote in (False, True):
-            loads: dict[int, float] = {}
-            sample: list[Hop] = []
-            for a, b, _ in pairs:
-                if (self.topology.domain_of(a) != self.topology.domain_of(b)) != remote:
-                    continue
-                hops = self.topology.path(a, b, key=self.seed, pxn=self.pxn)
-                sample = sample or hops
-                for link, share in hops:
-                    loads[link] = loads.get(link, 0.0) + share
-            if loads:
-                shape = Shape.single(loads, weight=self._connections(remote), cap=self._cap(remote))
-                latency = self._latency_us(sample, remote) + self.cluster.nccl.p2p_peer_us * (len(ranks) - 2)
-                parts.append(Part(round(latency * 1e6), shape, np.array([piece])))
-        return parts
+        """All pairs with the same size.
+
+        Sprayed flows of one class are equal in the network's eyes: one coflow for the peers inside, one for
+        the others.
+        """
+        if piece <= 0:
+            return self._flows([])
+        if not self.spray:
+            return self._flows([(a, b, piece) for a in ranks for b in ranks if a != b])
+        classes = self._classes.get(ranks)
+        if classes is None:
+            classes = self._classes[ranks] = self._balanced_classes(ranks)
+        return [Part(latency_ps, shape, np.array([piece])) for latency_ps, shape in classes]
+
+    def _balanced_classes(self, ranks: tuple[int, ...]) -> list[tuple[int, Shape]]:
+        topology = self.topology
+        domains: dict[int, list[int]] = {}
+        for rank in ranks:
+            domains.setdefault(topology.domain_of(rank), []).append(rank)
+        samples: dict[bool, tuple[int, int]] = {}
+        inside: dict[int, float] = {}
+        for members in domains.values():
+            if len(members) > 1:
+                samples[False] = (members[0], members[1])
+                _add(inside, self._loads_inside(members))
+        loads = {False: inside}
+        if len(domains) > 1:
+            first, second = list(domains.values())[:2]
+            samples[True] = (first[0], second[0])
+            loads[True] = balanced_between(topology, list(domains.values()), pxn=self.pxn, seed=self.seed)
+        classes = []
+        for remote, (a, b) in sorted(samples.items()):
+            hops = topology.path(a, b, key=self.seed, pxn=self.pxn)
+            latency_us = self._latency_us(hops, remote) + self.cluster.nccl.p2p_peer_us * (len(ranks) - 2)
+            shape = Shape.single(loads[remote], weight=self._connections(remote), cap=self._cap(remote))
+            classes.append((round(latency_us * 1e6), shape))
+        return classes
+
+    def _loads_inside(self, members: list[int]) -> dict[int, float]:
+        topology = self.topology
+        if topology.nvlink_out:
+            links = [i for rank in members for i in (topology.nvlink_out[rank], topology.nvlink_in[rank])]
+            return dict.fromkeys(links, float(len(members) - 1))
+        loads: dict[int, float] = {}
+        for a in members:
+            for b in members:
+                if a != b:
+                    _add(loads, _loads(topology.path(a, b)))
+        return loads
 
     def host_copy(self, op: Operation) -> list[Part]:
         """A copy between a GPU and its host's memory over PCIe."""
@@ -183,13 +220,18 @@ class MessageParts:
     def gloo(self, op: Operation, members: tuple[tuple[int, ...], ...]) -> list[Part]:
         """A collective among host memories: rings of pieces over the first NIC of each server."""
         count = len(op.ranks)
-        t = self.cluster.nccl.timing["gloo"]
         steps = {"all_reduce": 2 * (count - 1), "barrier": count.bit_length()}.get(op.kind, max(0, count - 1))
-        crossing = len(members) - 1
-        hop = t.inter_us if crossing else t.intra_us
         factor = 2.0 * (count - 1) / count if op.kind == "all_reduce" else 1.0
-        memory = self.cluster.node.pcie.p2p_bandwidth_bytes_per_s
-        rate = min(memory, self.cluster.node.nic_bandwidth_bytes_per_s or memory) if crossing else memory
         size = 0 if op.kind == "barrier" else op.size_bytes
-        seconds = (t.base_us + steps * hop) * 1e-6 + factor * size / (rate * t.efficiency)
-        return [Part(round(seconds * 1e12), None, EMPTY)]
+        return [self._host_time(steps, factor, size, len(members) > 1)]
+
+    def _host_time(self, steps: int, factor: float, size_bytes: int, apart: bool) -> Part:
+        """Time of `steps` Gloo steps that move `factor` times the size, over memory or the NIC; loads no
+        links.
+        """
+        t = self.cluster.nccl.timing["gloo"]
+        hop = t.inter_us if apart else t.intra_us
+        memory = self.cluster.node.pcie.p2p_bandwidth_bytes_per_s
+        rate = min(memory, self.cluster.node.nic_bandwidth_bytes_per_s or memory) if apart else memory
+        seconds = (t.base_us + steps * hop) * 1e-6 + factor * size_bytes / (rate * t.efficiency)
+        return Part(round(seconds * 1e12), None, EMPTY)

@@ -212,6 +212,10 @@ class Topology:
                 return (candidate,)
         raise OperationError(f"every NIC of node{n} has failed ([degrade] links)")
 
+    def rail_of_rank(self, rank: int) -> int:
+        """Rail of a GPU's first NIC."""
+        return self.fabric.rail_of(self.nics_of(rank)[0])
+
     def nic_exit(self, rank: int, nic: int) -> list[Hop]:
         """Hops from a GPU to its NIC's port."""
         found = self._exits.get((rank, nic))

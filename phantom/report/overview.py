@@ -1,4 +1,4 @@
-"""What each rank does over the time of a step: compute, exposed communication or nothing."""
+"""What each rank does over the time of a step: compute, transfer, wait for other ranks, or nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from phantom.report.intervals import Intervals, covered_ps, length_ps, union
+from phantom.report.waiting import layers
 from phantom.timeline.recording import Recording
 from phantom.timeline.spool import RankSpool
 
 COLUMNS = 480
-IDLE, COMPUTE, EXPOSED = "0", "1", "2"
+IDLE, COMPUTE, TRANSFER, WAITING = "0", "1", "2", "3"
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,18 @@ def breakdown(spool: RankSpool, begin_ps: int, end_ps: int) -> Breakdown:
     return Breakdown(compute_ps, busy_ps - compute_ps, max(end_ps - begin_ps, 0) - busy_ps)
 
 
-def strip(spool: RankSpool, begin_ps: int, end_ps: int, *, columns: int = COLUMNS) -> str:
+def strip(recording: Recording, rank: int, begin_ps: int, end_ps: int, *, columns: int = COLUMNS) -> str:
     """One character per slice of the time: what fills most of it."""
-    compute, busy = _busy(spool, begin_ps, end_ps)
     edges = np.linspace(begin_ps, end_ps, columns + 1)
     slice_ps = (end_ps - begin_ps) / columns
-    compute_ps = covered_ps(compute, edges)
-    exposed_ps = covered_ps(busy, edges) - compute_ps
-    shares = np.stack([slice_ps - compute_ps - exposed_ps, compute_ps, exposed_ps])
-    return "".join((IDLE, COMPUTE, EXPOSED)[index] for index in shares.argmax(axis=0))
+    compute_ps, transferred_ps, _, busy_ps = (
+        covered_ps(layer, edges) for layer in layers(recording, rank, begin_ps, end_ps)
+    )
+    shares = [slice_ps - busy_ps, compute_ps, transferred_ps - compute_ps, busy_ps - transferred_ps]
+    return "".join((IDLE, COMPUTE, TRANSFER, WAITING)[index] for index in np.stack(shares).argmax(axis=0))
 
 
 def strips(recording: Recording, step: int, *, columns: int = COLUMNS) -> dict[int, str]:
     """A strip for every recorded rank, over the time of the step on all ranks."""
     begin_ps, end_ps = recording.step_bounds_ps(step)
-    return {rank: strip(spool, begin_ps, end_ps, columns=columns) for rank, spool in recording.ranks.items()}
+    return {rank: strip(recording, rank, begin_ps, end_ps, columns=columns) for rank in recording.ranks}

@@ -55,7 +55,7 @@
     const pick = document.getElementById("overview-step");
     if (!canvas || !pick) return;
     const said = document.getElementById("overview-said");
-    const names = ["idle", "compute", "exposed communication"];
+    const names = ["idle", "compute", "exposed transfer", "waiting for other ranks"];
     let cursor = null;
     const left = 44, bottom = 22;
 
@@ -71,7 +71,7 @@
       canvas.height = tall * ratio;
       const c = canvas.getContext("2d");
       c.scale(ratio, ratio);
-      const colours = [colour("--idle"), colour("--compute"), colour("--exposed")];
+      const colours = ["--idle", "--compute", "--transfer", "--waiting"].map(colour);
       const inner = width - left - 4;
       c.font = "12px system-ui, sans-serif";
       c.textBaseline = "middle";

@@ -107,7 +107,7 @@ def overview(recording: Recording) -> tuple[str, dict[str, Any]]:
         'aria-label="What each rank does over the step; arrow keys move the cursor"></canvas></div>'
         '<p id="overview-said" class="said" aria-live="polite">Point at it or use the arrow keys.</p>'
     )
-    legend = m.legend([("compute", "compute"), ("exposed", "exposed communication"), ("idle", "idle")])
+    legend = m.legend(PARTS)
     body = m.select("overview-step", "Step", options) + legend + picture
     intro = "Each row is a rank, time runs to the right; a column shows what fills most of its slice of time."
     return m.section("overview", "Ranks over time", body, intro=intro), data

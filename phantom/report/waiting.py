@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phantom.report.intervals import length_ps, union
+from phantom.report.intervals import Intervals, length_ps, union
 from phantom.timeline.recording import Recording
 
 MESSAGES = "send_recv"
@@ -33,8 +34,12 @@ class Waiting:
         return self.compute_ps + self.transfer_ps + self.waiting_ps + self.idle_ps
 
 
-def waiting(recording: Recording, rank: int, begin_ps: int, end_ps: int) -> Waiting:
-    """The stretch [begin_ps, end_ps) of a recorded rank."""
+Rows = tuple[NDArray[Any], NDArray[Any]]
+"""Starts and ends in ps."""
+
+
+def parts(recording: Recording, rank: int, begin_ps: int, end_ps: int) -> tuple[Rows, Rows, Rows, Rows]:
+    """Kernels, transfers, waits in messages, other waits for ranks, as far as they touch the stretch."""
     spool = recording.ranks[rank]
     rows: list[tuple[int, int]] = []
     waits: list[tuple[int, int]] = []
@@ -49,12 +54,31 @@ def waiting(recording: Recording, rank: int, begin_ps: int, end_ps: int) -> Wait
             messages = all(c.kind == MESSAGES for c in operations)
             (message_waits if messages else waits).append((start_ps, started_ps))
     kernels = spool.spans[near & ~spool.communication]
-    busy = [(kernels["start_ps"], kernels["end_ps"])]
-    lengths = [_length(busy, begin_ps, end_ps)]
-    for more in (rows, message_waits, waits):
-        pairs = np.array(more, dtype=np.int64).reshape(-1, 2)
-        busy.append((pairs[:, 0], pairs[:, 1]))
-        lengths.append(_length(busy, begin_ps, end_ps))
+    return (kernels["start_ps"], kernels["end_ps"]), _rows(rows), _rows(message_waits), _rows(waits)
+
+
+def _rows(pairs: list[tuple[int, int]]) -> Rows:
+    rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
+
+
+def layers(recording: Recording, rank: int, begin_ps: int, end_ps: int) -> list[Intervals]:
+    """Unions that each contain the one before: kernels, and transfers, and message waits, and other waits."""
+    found = parts(recording, rank, begin_ps, end_ps)
+    return [
+        union(
+            np.concatenate([starts for starts, _ in found[:count]]),
+            np.concatenate([ends for _, ends in found[:count]]),
+            begin_ps,
+            end_ps,
+        )
+        for count in range(1, len(found) + 1)
+    ]
+
+
+def waiting(recording: Recording, rank: int, begin_ps: int, end_ps: int) -> Waiting:
+    """The stretch [begin_ps, end_ps) of a recorded rank."""
+    lengths = [length_ps(layer) for layer in layers(recording, rank, begin_ps, end_ps)]
     compute_ps, transferred_ps, messages_ps, busy_ps = lengths
     return Waiting(
         compute_ps,
@@ -63,12 +87,6 @@ def waiting(recording: Recording, rank: int, begin_ps: int, end_ps: int) -> Wait
         messages_ps - transferred_ps,
         max(end_ps - begin_ps, 0) - busy_ps,
     )
-
-
-def _length(parts: list[tuple[Any, Any]], begin_ps: int, end_ps: int) -> int:
-    starts = np.concatenate([start for start, _ in parts])
-    ends = np.concatenate([end for _, end in parts])
-    return length_ps(union(starts, ends, begin_ps, end_ps))
 
 
 def by_rank(recording: Recording) -> dict[int, Waiting]:

@@ -134,3 +134,18 @@ def test_a_longer_path_between_servers_takes_longer() -> None:
 
     # Up and down twice as far on each of the ring's 2 (4 - 1) crossings.
     assert start_up(5e-6) - start_up(1e-6) == 6 * 2 * 4_000_000
+
+
+@pytest.mark.parametrize("kind", [*COLLECTIVE_KINDS, "p2p"])
+def test_gloo_runs_among_hosts(kind: str) -> None:
+    net = network()
+
+    def time_s(size: int) -> float:
+        op = Operation(
+            kind=kind, ranks=tuple(range(16)), size_bytes=size, source=0, destination=9, backend="gloo"
+        )
+        return net.describe(op).estimate_s
+
+    assert 40e-6 < time_s(0) < 2e-3
+    if kind != "barrier":
+        assert time_s(1 << 28) > 10 * time_s(1 << 20)

@@ -88,6 +88,11 @@ def test_strips_show_compute_communication_and_idle(tmp_path: Path) -> None:
     strip = strips(load(tmp_path), 1, columns=48)[0]
     assert len(strip) == 48
     assert set(strip) == {"0", "1", "2"}
+    layers[0] = Layer(0, 0, 100, collective_bytes=1000, wait=True)
+    write_run(tmp_path / "late", ranks=2, steps=2, layers=layers, skew_us=90)
+    first, last = strips(load(tmp_path / "late"), 1, columns=48).values()
+    assert "3" in first
+    assert "3" not in last
 
 
 def test_peak_holders_add_up_and_know_the_parameters(tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def test_it_works_by_keyboard_on_large_and_small_screens(
     assert found is not None
     result = json.loads(found.group(1))
     assert result["said"].startswith("rank 1, ")
-    assert re.search(r"into the step: (idle|compute|exposed communication)$", result["said"])
+    assert re.search(
+        r"into the step: (idle|compute|exposed transfer|waiting for other ranks)$", result["said"]
+    )
     assert result["sorted"] == sorted(result["sorted"], reverse=True)
     assert result["shown"] == ["1"]
     assert result["theme"] in ("light", "dark")

@@ -1,0 +1,114 @@
+"""A real run: what is recorded adds up, and every report and export comes out of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interpose.build import is_current
+from phantom.export.chakra.check import check
+from phantom.export.chakra.export import export_chakra
+from phantom.report.critical_path import critical_path
+from phantom.report.memory import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, categories, peak
+from phantom.report.overview import breakdown
+from phantom.timeline.recording import Recording, load
+from report.test_timeline import Slices, parse
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import os, torch, torch.distributed as dist, torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(4)]
+model = nn.Sequential(*blocks)
+model = DistributedDataParallel(model.to(device), gradient_as_bucket_view=True)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(9):
+    x = torch.randn(512 * (1 + dist.get_rank()), 1024, device=device)
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+PARAMETER_BYTES = 4 * 4 * (2 * 1024 * 4096 + 1024 + 4096)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    if not is_current():
+        pytest.skip("the extension is not built: python -m interpose.build")
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "job.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "phantom.cli.main", "run", "-G", "2", "--steps", "3", "--timeline"]
+    command += ["--out", str(folder / "out"), "-q", str(folder / "job.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step time, median" in done.stdout
+    return load(folder / "out")
+
+
+def test_every_step_of_every_rank_adds_up(recording: Recording) -> None:
+    assert recording.step_indices == [0, 1, 2]
+    for spool in recording.ranks.values():
+        for step in spool.steps:
+            assert step.compute_ps + step.exposed_ps + step.idle_ps == step.end_ps - step.begin_ps
+            found = breakdown(spool, step.begin_ps, step.end_ps)
+            assert (found.compute_ps, found.exposed_ps) == (step.compute_ps, step.exposed_ps)
+    for index in recording.step_indices:
+        begin_ps, end_ps = recording.step_bounds_ps(index)
+        assert sum(segment.duration_ps for segment in critical_path(recording, index)) == end_ps - begin_ps
+        assert (end_ps - begin_ps) * 1e-12 == pytest.approx(recording.summary["steps"][index]["virtual_s"])
+
+
+def test_collectives_meet_their_spans_and_stay_below_the_link(recording: Recording) -> None:
+    reduced = [c for c in recording.collectives if c.kind == "all_reduce" and c.size_bytes > 1 << 20]
+    assert reduced
+    for rank, spool in recording.ranks.items():
+        nodes = {
+            int(node): int(end) for node, end in spool.spans[spool.communication][["node", "end_ps"]].tolist()
+        }
+        assert all(nodes[dict(c.members)[rank]] == c.end_ps for c in reduced)
+    limits = {(c["kind"], c["bytes"]): c["bus_limit_bytes_per_s"] for c in recording.summary["collectives"]}
+    for c in reduced:
+        assert c.ranks == (0, 1)
+        assert 0 < c.bus_bandwidth_bytes_per_s <= limits[c.kind, c.size_bytes]
+
+
+def test_timeline_has_the_sums_of_the_summary(recording: Recording) -> None:
+    slices = Slices(parse(recording.folder / "timeline.pftrace"))
+    for rank in recording.summary["ranks"]:
+        rows = [
+            [a.int_value for a in event.debug_annotations]
+            for process, thread, *_, event in slices.all
+            if process.startswith(f"rank {rank['rank']} ") and thread == "steps"
+        ]
+        counted = [row for row in rows if row[0] >= 1]
+        for column, key in ((1, "compute_s"), (2, "exposed_communication_s"), (3, "idle_s")):
+            assert sum(row[column] for row in counted) * 1e-12 == pytest.approx(rank[key], rel=1e-12)
+
+
+def test_memory_knows_what_the_optimizer_holds(recording: Recording) -> None:
+    spool = recording.ranks[0]
+    found = peak(spool)
+    assert found is not None
+    assert found.allocated_bytes == recording.summary["ranks"][0]["peak_allocated_bytes"]
+    assert sum(found.by_category.values()) == found.allocated_bytes
+    # Each tensor's block is rounded up to 512 bytes.
+    assert found.by_category[PARAMETERS] == pytest.approx(PARAMETER_BYTES, rel=0.001)
+    assert found.by_category[OPTIMIZER_STATE] == pytest.approx(2 * PARAMETER_BYTES, rel=0.001)
+    assert GRADIENTS in categories(spool)
+
+
+def test_reports_and_exports_come_out(recording: Recording, tmp_path: Path) -> None:
+    page = (recording.folder / "report.html").read_text()
+    assert "aten::addmm" in page
+    assert "all_reduce" in page
+    *paths, _ = export_chakra(recording, tmp_path / "trace")
+    assert check(paths) == []
+    assert json.loads((recording.folder / "summary.json").read_text())["detail"]["ranks"] == 2
