@@ -30,8 +30,10 @@ class StandIns {
 
  private:
   at::Tensor make(const at::Tensor& tensor) {
-    // A host scalar takes part with its value: Python's reference kernels may look at it.
-    if (tensor.is_cpu() && (on_host_ || tensor.dim() == 0)) return tensor;
+    // A host scalar takes part with its value: Python's reference kernels may look at it. Only masked_fill's reference
+    // insists on one device for anything but a real "cuda" tensor (torch/_refs/__init__.py).
+    const bool one_device = call_.info.name.rfind("aten::masked_fill", 0) == 0;
+    if (tensor.is_cpu() && (on_host_ || (tensor.dim() == 0 && !one_device))) return tensor;
     for (size_t j = 0; j < tensors_.size(); ++j) {
       if (call_.inputs[j].tensor->unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return tensors_[j];
     }

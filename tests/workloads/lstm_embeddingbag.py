@@ -17,7 +17,7 @@ class Tagger(nn.Module):
         self.lstm = nn.LSTM(64, 128, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)
         self.head = nn.Linear(256, 20)
 
-    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, lengths: list[int]) -> torch.Tensor:
         packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)
         out, _ = self.lstm(packed)
         padded, _ = pad_packed_sequence(out, batch_first=True)
@@ -27,7 +27,7 @@ class Tagger(nn.Module):
 tagger = DistributedDataParallel(Tagger().to(device), device_ids=[device.index])
 optimizer = torch.optim.RMSprop(tagger.parameters(), lr=1e-3)
 for step in range(3):
-    lengths = torch.tensor([12, 9, 7, 4])
+    lengths = [12, 9, 7, 4]  # as a tensor DDP would move it to the GPU, where packing refuses it
     tokens = torch.randint(0, 1000, (4, 12)).to(device)
     out = tagger(tokens, lengths)
     assert out.shape == (4, 12, 20)
