@@ -1,4 +1,4 @@
-"""PyTorch's OpInfo database as judge: every sample runs on the CPU and on the virtual GPU, and metadata must agree."""
+"""PyTorch's OpInfo database as judge: samples run on CPU and virtual GPU, and metadata must agree."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-# Their result's shape, or whether they raise, depends on data: with values off only the guess could be judged.
+# Their result's shape, or whether they raise, depends on data: with values off the guess would be judged.
 DATA_DEPENDENT = frozenset(
     {
-        "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "combinations",
-        "allclose", "equal", "item", "repeat_interleave", "histogramdd", "cov", "corrcoef", "where",
-        "_segment_reduce", "_segment.reduce", "segment_reduce", "linalg.pinv", "linalg.matrix_rank", "tensor_split",
-        "nn.functional.one_hot", "linalg.eig", "nn.functional.ctc_loss", "__getitem__", "index_put", "to_sparse",
+        "__getitem__", "_segment.reduce", "_segment_reduce", "allclose", "argwhere", "bincount",
+        "combinations", "corrcoef", "cov", "equal", "histogramdd", "index_put", "item",
+        "linalg.eig", "linalg.matrix_rank", "linalg.pinv", "masked_select",
+        "nn.functional.ctc_loss", "nn.functional.one_hot", "nonzero", "repeat_interleave",
+        "segment_reduce", "tensor_split", "to_sparse", "unique", "unique_consecutive", "where",
     }
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Judges the whole OpInfo database and writes docs/opinfo.md: `python -m tests.interpose_dispatch.opinfo_report`."""
+"""Judges all of OpInfo, writes docs/opinfo.md: `python -m tests.interpose_dispatch.opinfo_report`."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def write(
     lines = [
         "# OpInfo as judge",
         "",
-        f"Made by `python -m tests.interpose_dispatch.opinfo_report` against torch {torch_version}: each sample input of",
-        "`torch.testing._internal.common_methods_invocations.op_db` runs on the CPU and on the virtual GPU; shape, dtype,",
-        "layout and device must agree (strides are not judged). Samples that the CPU refuses are left out. With values off",
-        "the operators whose result's shape depends on data are left out too; they are judged with values on.",
+        f"Made by `python -m tests.interpose_dispatch.opinfo_report` against torch {torch_version}: every",
+        "sample input of `torch.testing._internal.common_methods_invocations.op_db` runs on the CPU and on the",
+        "virtual GPU; shape, dtype, layout and device must agree (strides are not judged). Samples that the CPU",
+        "refuses are left out. With values off, operators whose result's shape depends on data are left out;",
+        "they are judged with values on.",
         "",
         "| dtype | values | part | same | judged | share |",
         "|---|---|---|---|---|---|",
