@@ -1,7 +1,7 @@
 """Cost of one operator on the virtual GPU beside FakeTensorMode: `python -m benchmarks.dispatch_overhead`.
 
 Each operator runs on 1024 x 1024 float32 tensors in both worlds, alternating in one process; the figure is
-the median over short batches of calls (other load on the machine only adds), and the summary the median over the
+the median over short batches of calls (other load on the machine only adds), the summary the median over the
 operators. `add_` and `addcdiv_` get another scalar in every call, as a scheduled learning rate does.
 """
 

@@ -16,6 +16,10 @@ void asOnCpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Sta
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::SparseCPU), stack);
 }
 
+void asOnDenseCpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
 // All indices are taken to be distinct: the number of entries is not known without the real data.
 at::Tensor coalesce(const at::Tensor& self) {
   const at::Tensor values = self._values();
@@ -60,6 +64,10 @@ void registerSparse() {
         {"aten::" + text.substr(0, dot), dot == std::string::npos ? "" : text.substr(dot + 1)});
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::SparseCPU)) continue;
     sparse(name, KernelFunction::makeFromBoxedFunction<&asOnCpu>());
+  }
+  // nonzero and index_select on the dense tensor: the same function as in the CUDA build.
+  for (const char* name : {"_to_sparse", "_to_sparse.sparse_dim"}) {
+    registerKernel(name, c10::DispatchKey::CUDA, KernelFunction::makeFromBoxedFunction<&asOnDenseCpu>());
   }
   sparse("_coalesce", KernelFunction::makeFromUnboxedRuntimeFunction(&coalesce));
   sparse("add.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&add));
