@@ -211,8 +211,8 @@ def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
     given_size = world_size if world_size is not None and world_size > 0 else here.world_size
     if here.may_become_rank and (chosen != here.rank and given_size != here.world_size):
         raise RuntimeError(
-            f"phantom: init_process_group(rank={chosen}, world_size={given_size}) in a process that was started "
-            f"as rank {here.rank} of {here.world_size}. A script that starts its own processes wants "
+            f"phantom: init_process_group(rank={chosen}, world_size={given_size}) in a process that was "
+            f"started as rank {here.rank} of {here.world_size}. A script that starts its own processes wants "
             f"`phantom run --launch node`."
         )
     _open(here, chosen, given_size or 1)
