@@ -50,6 +50,7 @@ class Session:
         self._channel: Any = None
         self._reader: threading.Thread | None = None
         self._ended = threading.Event()
+        self._welcomed = threading.Event()
         self._closing = False
 
     def open(self) -> None:
@@ -99,6 +100,15 @@ class Session:
             target=self._read, args=(replies,), name="phantom-session", daemon=True
         )
         self._reader.start()
+        # Before anything else happens in this process: the simulator may refuse it, for a reason worth
+        # reading.
+        if not self._welcomed.wait(CONNECT_TIMEOUT_S):
+            raise SimulatorUnreachable(
+                f"phantom: the simulator at {self._server} did not welcome rank {self.rank}"
+            )
+        refusal = self._extension.abort_error()
+        if refusal is not None:
+            raise RuntimeError(refusal)
 
     def _hello(self) -> bytes:
         import msgpack
@@ -120,6 +130,7 @@ class Session:
         try:
             for reply in replies:
                 self._extension.on_message(reply.records)
+                self._welcomed.set()
         except grpc.RpcError as error:
             if not self._closing or error.code() is not grpc.StatusCode.CANCELLED:
                 details = error.details() or error.code().name
@@ -129,6 +140,7 @@ class Session:
                 self._abort(f"the simulator at {self._server} ended the session of rank {self.rank}")
         finally:
             self._ended.set()
+            self._welcomed.set()
 
     def _abort(self, reason: str) -> None:
         """Lets every thread that waits for the simulator raise: the same record as when it ends the job
@@ -196,8 +208,14 @@ def open_for_process_group(*, rank: int | None, world_size: int | None) -> None:
                 f"`phantom run --launch node`."
             )
         return
-    size = world_size if world_size is not None and world_size > 0 else here.world_size
-    _open(here, chosen, size or 1)
+    given_size = world_size if world_size is not None and world_size > 0 else here.world_size
+    if here.may_become_rank and (chosen != here.rank and given_size != here.world_size):
+        raise RuntimeError(
+            f"phantom: init_process_group(rank={chosen}, world_size={given_size}) in a process that was "
+            f"started as rank {here.rank} of {here.world_size}. A script that starts its own processes wants "
+            f"`phantom run --launch node`."
+        )
+    _open(here, chosen, given_size or 1)
 
 
 def _open(here: Environment, rank: int, world_size: int) -> None:

@@ -113,6 +113,7 @@ void registerMetaKernels();
 void registerAttention();
 void registerRecurrent();
 void registerValueReaders();
+void registerSparse();
 
 void installDispatch() {
   registerMetaKernels();
@@ -122,6 +123,7 @@ void installDispatch() {
   registerAttention();
   registerRecurrent();
   registerValueReaders();
+  registerSparse();
   static Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard no_warnings(&quiet);
   auto& dispatcher = c10::Dispatcher::singleton();

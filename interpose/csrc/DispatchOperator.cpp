@@ -99,6 +99,9 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle) {
   host_tensors_allowed = oneOf(kHostTensorsAllowed, base);
   matrix_product = oneOf(kMatrixProducts, base);
   guess = guessOf(plain == base ? base : plain);
+  for (const c10::Argument& result : schema.returns()) {
+    if (guess == Guess::kNone && (result.name() == "info" || result.name() == "infos")) guess = Guess::kInfoZero;
+  }
   if (base == "_amp_foreach_non_finite_check_and_unscale_") guess = Guess::kKeepFoundInf;
 }
 

@@ -73,6 +73,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gruCellBa
   return {gates(), gates(), at::empty_like(grad), bias(), bias()};
 }
 
+bool no(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; }
+bool noWithTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t) { return false; }
+
 bool useCudnnCtc(const at::Tensor& log_probs, const at::Tensor& targets, at::IntArrayRef input_lengths, at::IntArrayRef target_lengths, int64_t blank) {
   // As ATen/native/cudnn/LossCTC.cpp documents: the flat int32 host layout only, short labels, blank 0, full lengths.
   bool use = blank == 0 && targets.dim() == 1 && log_probs.scalar_type() == c10::kFloat && targets.scalar_type() == c10::kInt &&
@@ -118,6 +121,9 @@ void registerMetaKernels() {
   meta("cudnn_affine_grid_generator", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnAffineGrid));
   meta("cudnn_affine_grid_generator_backward", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnAffineGridBackward));
   meta("_cudnn_ctc_loss", KernelFunction::makeFromUnboxedRuntimeFunction(&cudnnCtc));
+  registerKernel("_use_cudnn_ctc_loss.Tensor", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&noWithTensors));
+  registerKernel("_use_miopen_ctc_loss", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&no));
+  registerKernel("_use_miopen_ctc_loss.Tensor", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&noWithTensors));
   registerKernel("_use_cudnn_ctc_loss", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&useCudnnCtc));
 }
 

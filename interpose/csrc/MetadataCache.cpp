@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
@@ -39,26 +40,17 @@ struct Recent {
   EntryPtr entry;
 };
 constexpr size_t kRecent = 2048;
-std::atomic<uint64_t> g_epoch{1};
-struct ThreadRecent {
-  std::array<Recent, kRecent> slots;
-  uint64_t epoch = 0;
-};
+using ThreadRecent = std::array<Recent, kRecent>;
 
 ThreadRecent& threadRecent() {
   thread_local std::unique_ptr<ThreadRecent> recent = std::make_unique<ThreadRecent>();
-  const uint64_t epoch = g_epoch.load(std::memory_order_relaxed);
-  if (recent->epoch != epoch) {
-    for (Recent& slot : recent->slots) slot = Recent();
-    recent->epoch = epoch;
-  }
   return *recent;
 }
 
 }  // namespace
 
 EntryPtr findMetadata(const MetadataKey& key) {
-  Recent& recent = threadRecent().slots[key.low % kRecent];
+  Recent& recent = threadRecent()[key.low % kRecent];
   if (recent.key == key && recent.entry) return recent.entry;
   Shard& shard = shardOf(key);
   std::lock_guard<std::mutex> hold(shard.mutex);
@@ -77,7 +69,7 @@ EntryPtr findMetadata(const MetadataKey& key) {
 }
 
 void storeMetadata(const MetadataKey& key, EntryPtr entry) {
-  threadRecent().slots[key.low % kRecent] = {key, entry};
+  threadRecent()[key.low % kRecent] = {key, entry};
   Shard& shard = shardOf(key);
   std::lock_guard<std::mutex> hold(shard.mutex);
   put(shard, key, std::move(entry));
@@ -93,11 +85,5 @@ size_t metadataEntries() {
 }
 
 void setMetadataCapacity(size_t entries) { g_capacity = entries; }
-
-// The locks may be held by a thread that does not exist in the child; the parent's entries stay allocated.
-void resetMetadataAfterFork() {
-  g_shards = new Shards;
-  g_epoch.fetch_add(1);
-}
 
 }  // namespace phantom

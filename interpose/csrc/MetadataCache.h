@@ -83,6 +83,5 @@ EntryPtr findMetadata(const MetadataKey& key);
 void storeMetadata(const MetadataKey& key, EntryPtr entry);
 size_t metadataEntries();
 void setMetadataCapacity(size_t entries);
-void resetMetadataAfterFork();
 
 }  // namespace phantom

@@ -11,6 +11,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/_ctc_loss.h>
+#include <ATen/ops/_ctc_loss_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/equal.h>
@@ -39,7 +41,7 @@ void waitFor(const char* name, const at::Tensor& self, const at::Tensor& out) {
 Value readForShape(const at::Tensor& tensor, const char* what) {
   Value value = awaitValue(tensor);
   if (value) countGuessedRead(tensor, what);
-  else healthyValue(tensor, what);
+  else countGuessedShape(what);
   return value;
 }
 
@@ -175,6 +177,28 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return true;
 }
 
+// Sequence lengths are read on the host, then the loss is the one with integer lists.
+std::vector<int64_t> lengths(const at::Tensor& tensor, int64_t healthy) {
+  const Value value = tensor.is_cuda() ? readForShape(tensor, "ctc_loss") : Value(tensor);
+  PlainDispatch plain;
+  if (!value) return std::vector<int64_t>(size_t(tensor.numel()), healthy);
+  const at::Tensor whole = value->to(c10::kLong).contiguous();
+  const auto* data = whole.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(data, data + whole.numel());
+}
+
+std::tuple<at::Tensor, at::Tensor> ctcLoss(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
+                                           const at::Tensor& target_lengths, int64_t blank, bool zero_infinity) {
+  return at::_ctc_loss(log_probs, targets, lengths(input_lengths, log_probs.size(0)), lengths(target_lengths, 1), blank, zero_infinity);
+}
+
+at::Tensor ctcLossBackward(const at::Tensor& grad, const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
+                           const at::Tensor& target_lengths, const at::Tensor& loss, const at::Tensor& log_alpha, int64_t blank,
+                           bool zero_infinity) {
+  return at::_ctc_loss_backward(grad, log_probs, targets, lengths(input_lengths, log_probs.size(0)), lengths(target_lengths, 1), loss, log_alpha,
+                                blank, zero_infinity);
+}
+
 // Numerical checks of linear algebra: a healthy matrix is not singular. The CUDA build reads `info` here.
 void checkLinalgErrors(const at::Tensor& info, std::string_view, bool) {
   const c10::Device device = info.device();
@@ -261,6 +285,8 @@ void registerValueReaders() {
   cuda("bincount", KernelFunction::makeFromUnboxedRuntimeFunction(&bincount));
   cuda("repeat_interleave.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&repeatInterleave));
   cuda("equal", KernelFunction::makeFromUnboxedRuntimeFunction(&equal));
+  cuda("_ctc_loss.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&ctcLoss));
+  cuda("_ctc_loss_backward.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&ctcLossBackward));
   cuda("_linalg_check_errors", KernelFunction::makeFromUnboxedRuntimeFunction(&checkLinalgErrors));
   for (const char* name : {"index.Tensor", "index.Tensor_out", "_unsafe_index.Tensor", "_index_put_impl_"}) {
     const std::string text = name;

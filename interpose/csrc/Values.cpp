@@ -1,5 +1,6 @@
 #include "Values.h"
 
+#include "Accounting.h"
 #include "Config.h"
 #include "DispatchGuards.h"
 #include "Session.h"
@@ -11,12 +12,14 @@
 #include <ATen/EmptyTensor.h>
 
 #include <mutex>
+#include <set>
 
 namespace phantom {
 namespace {
 
 std::mutex g_reads_mutex;
 std::map<std::string, uint64_t>* g_reads = new std::map<std::string, uint64_t>;
+std::set<std::string>* g_warned = new std::set<std::string>;
 
 // A CPU tensor that shares nothing with the shadow, which later writes may change.
 std::optional<at::Tensor> detached(const ValueSource& source) {
@@ -27,13 +30,27 @@ std::optional<at::Tensor> detached(const ValueSource& source) {
   return uniform ? *value : value->clone();
 }
 
-void count(const char* what) {
+// A guessed integer or shape may send the script another way than a real run, so it is told at once; a float is not.
+void warnOnce(const std::string& where, const char* what) {
+  {
+    std::lock_guard<std::mutex> hold(g_reads_mutex);
+    if (!g_warned->insert(where).second) return;
+  }
+  const std::string text = where + ": " + what + " reads a number that is not computed on the virtual GPU; a guess is used";
+  addWarning(text);
+  TORCH_WARN("phantom: ", text);
+}
+
+void count(const char* what, bool warn) {
   std::string where = pythonLocation();
   if (where.empty()) where = "autograd thread";
   TORCH_CHECK(config().unknown_values != UnknownValues::kError, "phantom: ", what, " at ", where,
               " reads a value that is not computed on the virtual GPU (--unknown-values error)");
-  std::lock_guard<std::mutex> hold(g_reads_mutex);
-  ++(*g_reads)[where];
+  {
+    std::lock_guard<std::mutex> hold(g_reads_mutex);
+    ++(*g_reads)[where];
+  }
+  if (warn) warnOnce(where, what);
 }
 
 }  // namespace
@@ -166,15 +183,17 @@ std::optional<at::Tensor> awaitValue(const at::Tensor& tensor) {
 }
 
 at::Tensor healthyValue(const at::Tensor& like, const char* what) {
-  count(what);
+  count(what, c10::isIntegralType(like.scalar_type(), /*includeBool=*/false));
   PlainDispatch plain;
   return healthyElement(like.scalar_type()).view(std::vector<int64_t>(size_t(like.dim()), 1)).expand(like.sizes());
 }
 
 void countGuessedRead(const at::Tensor& tensor, const char* what) {
   const VersionPtr version = tensor.is_cuda() ? versionOf(tensor) : VersionPtr();
-  if (version && version->guessed) count(what);
+  if (version && version->guessed) count(what, false);
 }
+
+void countGuessedShape(const char* what) { count(what, true); }
 
 std::map<std::string, uint64_t> unknownReads() {
   std::lock_guard<std::mutex> hold(g_reads_mutex);

@@ -30,7 +30,8 @@ std::optional<at::Tensor> awaitValue(const at::Tensor& tensor);
 std::string packValue(const at::Tensor& cpu_value);
 at::Tensor unpackValue(const std::string& payload);   // 1-d, on the CPU
 
-// What a read of an unknown value gives, counted with its source line. `what` e.g. "item".
+// What a read of an unknown value gives, counted with its source line. `what` e.g. "item". Warns once per line if it is
+// an integer.
 at::Tensor healthyValue(const at::Tensor& like, const char* what);
 std::map<std::string, uint64_t> unknownReads();
 

@@ -158,6 +158,12 @@ void applyGuess(const Call& call, const std::vector<at::Tensor>& outputs) {
       break;
     case Guess::kIndices: guessIndices(call, outputs, false); break;
     case Guess::kSortIndices: guessIndices(call, outputs, true); break;
+    case Guess::kInfoZero:   // LAPACK's status of a factorisation: success
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const std::string& name = call.info.op.schema().returns()[std::min(i, call.info.op.schema().returns().size() - 1)].name();
+        if (name == "info" || name == "infos") attachUniform(outputs[i], 0);
+      }
+      break;
     case Guess::kNone:
     case Guess::kKeepFoundInf: break;
   }

@@ -15,6 +15,8 @@ void settleHostCopies();
 
 // A host read of a value in which a guess took part counts like a read of an unknown one.
 void countGuessedRead(const at::Tensor& tensor, const char* what);
+// A result's shape depends on a value that is unknown: counted and warned about.
+void countGuessedShape(const char* what);
 // Makes all of a CPU tensor's memory read as zeros, without touching its whole pages where that is possible.
 void zeroHostMemory(const at::Tensor& host);
 

@@ -204,3 +204,12 @@ def cuda_surface() -> types.ModuleType:
 
     module.install = install  # type: ignore[attr-defined]
     return module
+
+
+def without_effect(name: str) -> types.ModuleType:
+    """A stand-in for a part of interpose that changes torch by means of the real extension: install() does
+    nothing."""
+    module = types.ModuleType(name)
+    for function in ("install", "watch"):
+        setattr(module, function, lambda *args, **kwargs: None)
+    return module

@@ -26,14 +26,19 @@ if "PHANTOM" in os.environ:
     import fake_extension
     sys.modules["interpose._C"] = fake_extension.FakeExtension()
     sys.modules["interpose.cuda_surface"] = fake_extension.cuda_surface()
+    for name in ("distributed", "memory_tags"):  # they need the real extension
+        sys.modules["interpose." + name] = fake_extension.without_effect("interpose." + name)
 """
 
 # `phantom` as users type it, with an interpreter check that does not ask for a built extension.
+PRETEND_BUILT = """
+from phantom.launch import interpreter
+interpreter.extension_is_current = lambda found: True
+"""
 PHANTOM = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from phantom.launch import interpreter
-interpreter.extension_is_current = lambda found: True
+{PRETEND_BUILT}
 from phantom.cli.main import main
 main()
 """
@@ -45,6 +50,7 @@ class Phantom:
 
     folder: Path
     simulator: FakeSimulator | None
+    faked: bool = True
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *args: str, **variables: str) -> subprocess.Popen[str]:
@@ -53,7 +59,8 @@ class Phantom:
             given[1:1] = ["--server", self.simulator.address]
         env = {**os.environ, "PYTHONPATH": str(self.folder / "site"), **variables}
         env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
-        command = [sys.executable, "-c", PHANTOM, *given]
+        code = PHANTOM if self.faked else PHANTOM.replace(PRETEND_BUILT, "")
+        command = [sys.executable, "-c", code, *given]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, stdout=pipe, stderr=pipe)
         self.started.append(process)
@@ -105,6 +112,21 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def processes_named(*words: str) -> list[int]:
+    """Pids of processes whose command line or environment holds all of these words."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if all(word.encode() in text for word in words) and alive(int(entry.name)):
+            found.append(int(entry.name))
+    return found
 
 
 def wait_until_gone(*pids: int, timeout_s: float = 15) -> list[int]:
