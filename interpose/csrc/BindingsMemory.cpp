@@ -70,23 +70,24 @@ py::dict memoryStats(int64_t index) {
   return out;
 }
 
-py::dict segmentDict(const Block& first, c10::DeviceIndex index) {
+py::dict segmentDict(const Segment& segment, c10::DeviceIndex index) {
+  const Block& first = segment.blocks.front();
   py::list blocks;
   size_t total = 0, allocated = 0, active = 0, requested = 0;
-  for (const Block* b = &first; b && b->mapped; b = b->next) {
-    const bool is_active = b->allocated || b->pending_uses > 0 || !b->used_on.empty();
+  for (const Block& b : segment.blocks) {
+    const bool is_active = b.allocated || b.pending_uses > 0 || !b.used_on.empty();
     py::dict block;
-    block["address"] = b->address;
-    block["size"] = b->size;
-    block["requested_size"] = is_active ? b->requested : 0;
-    block["state"] = b->allocated ? "active_allocated" : is_active ? "active_pending_free" : "inactive";
+    block["address"] = b.address;
+    block["size"] = b.size;
+    block["requested_size"] = is_active ? b.requested : 0;
+    block["state"] = b.allocated ? "active_allocated" : is_active ? "active_pending_free" : "inactive";
     block["frames"] = py::list();
     blocks.append(block);
-    total += b->size;
-    if (b->allocated) allocated += b->size;
+    total += b.size;
+    if (b.allocated) allocated += b.size;
     if (is_active) {
-      active += b->size;
-      requested += b->requested;
+      active += b.size;
+      requested += b.requested;
     }
   }
   py::dict out;
@@ -97,9 +98,8 @@ py::dict segmentDict(const Block& first, c10::DeviceIndex index) {
   out["active_size"] = active;
   out["requested_size"] = requested;
   out["stream"] = streamHandle(index, first.stream);
-  out["segment_type"] = first.pool->small ? "small" : "large";
-  const PoolId pool = first.pool->owner ? first.pool->owner->id : PoolId{0, 0};
-  out["segment_pool_id"] = py::make_tuple(pool.first, pool.second);
+  out["segment_type"] = segment.small ? "small" : "large";
+  out["segment_pool_id"] = py::make_tuple(segment.pool.first, segment.pool.second);
   out["is_expandable"] = first.arena != nullptr;
   out["frames"] = py::list();
   out["blocks"] = blocks;
@@ -111,7 +111,7 @@ py::dict memorySnapshot() {
   py::list segments, traces;
   for (int i = 0; i < config().device_count; ++i) {
     DeviceMemory& memory = deviceMemory(c10::DeviceIndex(i));
-    memory.forEachSegment([&](const Block& first) { segments.append(segmentDict(first, c10::DeviceIndex(i))); });
+    for (const Segment& segment : memory.segments()) segments.append(segmentDict(segment, c10::DeviceIndex(i)));
     py::list trace;
     for (const TraceEvent& event : memory.history()) {
       py::dict entry;

@@ -78,6 +78,13 @@ struct PrivatePool {
   BlockPool small, large;
 };
 
+// One segment of a snapshot: its mapped blocks in order.
+struct Segment {
+  std::vector<Block> blocks;
+  bool small;
+  PoolId pool;
+};
+
 // One line of torch.cuda.memory's history.
 struct TraceEvent {
   const char* action;
@@ -115,8 +122,8 @@ class DeviceMemory {
   // A capture forbids event queries: blocks used on other streams wait for its end.
   void setCapturing(bool capturing);
 
-  // `visit` is called under the lock with the first block of every segment, by address.
-  void forEachSegment(const std::function<void(const Block& first)>& visit);
+  // By address. Copies: making Python objects of them may free tensors, which needs the lock.
+  std::vector<Segment> segments();
   using OomObserver = std::function<void(int64_t device, int64_t alloc, int64_t total, int64_t free)>;
   void addOomObserver(OomObserver observer);
   void keepHistory(bool on, size_t max_entries);

@@ -68,7 +68,7 @@ double DeviceMemory::fraction() {
   return fraction_;
 }
 
-void DeviceMemory::forEachSegment(const std::function<void(const Block& first)>& visit) {
+std::vector<Segment> DeviceMemory::segments() {
   Lock lock(mutex_);
   std::set<const Block*, ByAddress> firsts;
   auto consider = [&](const Block* b) {
@@ -87,7 +87,13 @@ void DeviceMemory::forEachSegment(const std::function<void(const Block& first)>&
   }
   std::map<uintptr_t, const Block*> by_address;
   for (const Block* b : firsts) by_address[b->address] = b;
-  for (auto& [address, block] : by_address) visit(*block);
+  std::vector<Segment> out;
+  for (auto& [address, block] : by_address) {
+    Segment segment{{}, block->pool->small, block->pool->owner ? block->pool->owner->id : PoolId{0, 0}};
+    for (const Block* b = block; b && b->mapped; b = b->next) segment.blocks.push_back(*b);
+    out.push_back(std::move(segment));
+  }
+  return out;
 }
 
 void DeviceMemory::addOomObserver(OomObserver observer) {

@@ -33,8 +33,8 @@ def run(
 
 
 CASES = {
-    # A segment grows page by page (20 MiB for large blocks, 2 MiB for small ones), so that what was freed in the
-    # middle can be returned and the end reused.
+    # A segment grows page by page (20 MiB for large blocks, 2 MiB for small ones), so that what was freed in
+    # the middle can be returned and the end reused.
     "expandable segments": (
         "expandable_segments:True",
         """
@@ -125,7 +125,7 @@ assert stat("num_alloc_retries") == 0
 """,
     ),
     "keys of the CUDA build are known": (
-        "backend:native,release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True,expandable_segments:False",
+        "backend:native,release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True",
         "assert torch.cuda.get_allocator_backend() == 'native'; a = take(1); assert held() == (512, 2 * MIB)",
     ),
 }

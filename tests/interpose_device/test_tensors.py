@@ -1,4 +1,4 @@
-"""The device under real tensors: allocation, autograd's thread, legacy types, pickling, pinned copies, storages."""
+"""The device under real tensors: allocation, autograd's thread, legacy types, pickling, pinned copies."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_loader_with_pinned_memory(device: ModuleType) -> None:
 
 
 def test_out_of_memory_in_a_step(device: ModuleType) -> None:
-    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 100.00 GiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 100\.00 GiB"):
         torch.empty(100 << 30, dtype=torch.uint8, device="cuda")
     x = torch.empty(50 << 30, dtype=torch.uint8, device="cuda")
     with pytest.raises(torch.cuda.OutOfMemoryError):
