@@ -207,6 +207,24 @@ torch::jit::Stack withTensors(c10::ArrayRef<c10::IValue> arguments, c10::ArrayRe
 
 namespace {
 
+bool channelsLast(const at::Tensor& t) {
+  const auto format = t.suggest_memory_format();
+  return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
+}
+
+// The Meta kernel cannot know the backend and says contiguous; cuDNN's convolutions give channels-last results if the
+// input or the weight is (ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format).
+void followCudnnFormat(const Call& call, MetadataEntry& entry) {
+  const size_t first = call.info.base == "convolution_backward" ? 1 : 0;
+  if (call.inputs.size() < first + 2) return;
+  if (!channelsLast(*call.inputs[first].tensor) && !channelsLast(*call.inputs[first + 1].tensor)) return;
+  for (OutputSpec& spec : entry.outputs) {
+    if (spec.kind != OutputKind::kFresh || (spec.sizes.size() != 4 && spec.sizes.size() != 5)) continue;
+    const auto strides = spec.sizes.size() == 4 ? c10::get_channels_last_strides_2d(spec.sizes) : c10::get_channels_last_strides_3d(spec.sizes);
+    spec.strides.assign(strides.begin(), strides.end());
+  }
+}
+
 EntryPtr deriveOn(const Call& call, bool on_host) {
   StandIns stand_ins(call, on_host);
   torch::jit::Stack stack = stand_ins.arguments();
@@ -214,7 +232,9 @@ EntryPtr deriveOn(const Call& call, bool on_host) {
   call.info.op.redispatchBoxed(c10::DispatchKeySet(on_host ? c10::DispatchKey::CPU : c10::DispatchKey::Meta), &stack);
   Description description(call, stand_ins);
   description.stood_on_host = on_host;
-  return description.make(stack);
+  EntryPtr entry = description.make(stack);
+  if (call.info.base == "convolution" || call.info.base == "_convolution" || call.info.base == "convolution_backward") followCudnnFormat(call, *entry);
+  return entry;
 }
 
 }  // namespace

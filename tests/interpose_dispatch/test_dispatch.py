@@ -244,3 +244,15 @@ def test_linear_algebra_reports_success(extension: ModuleType) -> None:
     a = torch.randn(20, 20, device="cuda")
     assert torch.linalg.inv(a).shape == (20, 20)
     assert torch.linalg.inv_ex(a).info.item() == 0
+
+
+def test_channels_last_stays_channels_last_through_a_convolution(extension: ModuleType) -> None:
+    x = torch.randn(2, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last).requires_grad_()
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+    )
+    out = net.cuda()(x)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.is_contiguous(memory_format=torch.channels_last)
