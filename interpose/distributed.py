@@ -17,6 +17,8 @@ from interpose.import_hook import after_import
 
 C10D = "torch._C._distributed_c10d"
 DISTRIBUTED = "torch.distributed.distributed_c10d"
+OTHER_NCCL_CLASSES = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+"""Variants of the backend in torch 2.14 that differ in how they connect, not in what they do."""
 
 
 def install(extension: ModuleType) -> None:
@@ -56,6 +58,9 @@ def _install_nccl_version(core: Any, extension: ModuleType) -> None:
 def _add_classes(extension: ModuleType) -> None:
     module = sys.modules[C10D]
     module.ProcessGroupNCCL = extension.make_process_group_nccl(module)  # type: ignore[attr-defined]
+    for name in OTHER_NCCL_CLASSES:
+        if hasattr(module, name):
+            setattr(module, name, module.ProcessGroupNCCL)
     extension.make_host_group(module)
     module._DEFAULT_PG_NCCL_TIMEOUT = extension.nccl_default_timeout()  # type: ignore[attr-defined]
     _wrap_register_backend(module, extension)
@@ -119,6 +124,9 @@ def _patch_distributed(module: ModuleType, extension: ModuleType) -> None:
     nccl.__module__ = DISTRIBUTED
     module.ProcessGroupNCCL = nccl  # type: ignore[attr-defined]
     module._NCCL_AVAILABLE = True  # type: ignore[attr-defined]
+    for name in OTHER_NCCL_CLASSES:
+        if hasattr(module, name):
+            setattr(module, name, nccl)
     if "ProcessGroupNCCL" not in module.__all__:
         module.__all__ = [*module.__all__, "ProcessGroupNCCL"]  # type: ignore[attr-defined]
     timeout = c10d._DEFAULT_PG_NCCL_TIMEOUT  # type: ignore[attr-defined]

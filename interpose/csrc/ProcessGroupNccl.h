@@ -40,6 +40,9 @@ class ProcessGroupNccl : public c10d::Backend {
     explicit Options(bool high_priority = false)
         : Backend::Options("nccl", kNcclDefaultTimeout), is_high_priority_stream(high_priority) {}
     Options(const Options&) = default;
+#ifdef C10D_BACKEND_HAS_HOOKS   // torch 2.14
+    c10::intrusive_ptr<Backend::Options> clone() const override { return c10::make_intrusive<Options>(*this); }
+#endif
     bool is_high_priority_stream;
     NcclConfig config;
     c10::intrusive_ptr<ProcessGroupNccl> split_from;
@@ -90,6 +93,9 @@ class ProcessGroupNccl : public c10d::Backend {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+#ifdef C10D_BACKEND_HAS_HOOKS
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) override;
+#endif
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,

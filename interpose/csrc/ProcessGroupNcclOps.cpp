@@ -320,6 +320,26 @@ WorkPtr ProcessGroupNccl::gather(TensorLists& outputs, Tensors& inputs, const c1
   return collective(std::move(call), opts.asyncOp);
 }
 
+#ifdef C10D_BACKEND_HAS_HOOKS
+WorkPtr ProcessGroupNccl::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
+  c10d::assertRootRank(invalid("gather_single"), opts.rootRank, size_);
+  checkNcclTensor(input);
+  Call call;
+  call.kind = "gather";
+  call.type = OpType::GATHER;
+  call.title = "nccl:gather_single";
+  call.inputs = {input};
+  call.root = opts.rootRank;
+  if (getRank() == opts.rootRank) {
+    checkNcclTensor(output);
+    TORCH_CHECK_VALUE(output.numel() == input.numel() * size_,
+                      "output tensor size must be equal to world_size times input tensor size");
+    call.outputs = {output};
+  }
+  return collective(std::move(call), opts.asyncOp);
+}
+#endif
+
 WorkPtr ProcessGroupNccl::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
   const auto fail = invalid("scatter");
   c10d::assertRootRank(fail, opts.rootRank, size_);
