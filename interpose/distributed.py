@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,9 @@ C10D = "torch._C._distributed_c10d"
 DISTRIBUTED = "torch.distributed.distributed_c10d"
 OTHER_NCCL_CLASSES = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 """Variants of the backend in torch 2.14 that differ in how they connect, not in what they do."""
+
+
+_wrapped: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def install(extension: ModuleType) -> None:
@@ -107,7 +111,11 @@ def _wrap_backend(module: ModuleType, extension: ModuleType, backend: Any) -> An
         innermost = innermost.wrapped_pg
     gloo = getattr(module, "ProcessGroupGloo", None)
     if gloo is not None and type(innermost) is gloo:
-        return host_group(backend)
+        # One group may be registered for several device types, and torch compares the objects.
+        wrapped = _wrapped.get(backend)
+        if wrapped is None:
+            wrapped = _wrapped[backend] = host_group(backend)
+        return wrapped
     if isinstance(innermost, module.Backend) and type(innermost) is not module.ProcessGroupNCCL:
         name = type(innermost).__name__
         if name not in ("FakeProcessGroup",):

@@ -315,13 +315,14 @@ c10::intrusive_ptr<c10d::Backend> HostGroup::split(const c10::intrusive_ptr<c10d
                                                    const std::vector<int>& ranks,
                                                    const c10::intrusive_ptr<Backend::Options>& opts) {
   const std::vector<int64_t> all = globalRanks();
+  const std::string suffix = splitSuffix(split_calls_++, ranks);
   std::vector<int64_t> members;
   bool is_member = false;
   for (int rank : ranks) {
     members.push_back(all.at(size_t(rank)));
     is_member = is_member || rank == getRank();
   }
-  const uint64_t request = is_member ? meetBegin(opts->group_name, members) : 0;
+  const uint64_t request = is_member ? meetBegin(comm().id() + " " + suffix, members) : 0;
   c10::intrusive_ptr<Backend> made;
   try {
     made = inner_->split(store, ranks, opts);
@@ -331,7 +332,9 @@ c10::intrusive_ptr<c10d::Backend> HostGroup::split(const c10::intrusive_ptr<c10d
   }
   meetEnd(request);
   if (!made) return made;
-  return c10::make_intrusive<HostGroup>(made);
+  auto group = c10::make_intrusive<HostGroup>(made);
+  group->comm_ = std::make_shared<Comm>(comm(), suffix, members);
+  return group;
 }
 
 c10::intrusive_ptr<c10d::Backend> HostGroup::merge(const c10::intrusive_ptr<c10d::Store>& store,

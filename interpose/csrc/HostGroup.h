@@ -93,6 +93,7 @@ class HostGroup : public c10d::Backend {
 
   const c10::intrusive_ptr<Backend> inner_;
   std::shared_ptr<Comm> comm_;
+  int split_calls_ = 0;
   std::map<int, std::shared_ptr<Comm>> tag_comms_;
   c10::intrusive_ptr<ProcessGroupNccl> device_group_;
 };

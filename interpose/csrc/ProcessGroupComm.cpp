@@ -171,6 +171,10 @@ void Comm::post(const NodePtr& node, const Tail& ready, int own_rank, const std:
   });
 }
 
+std::string splitSuffix(int number, const std::vector<int>& parent_ranks) {
+  return "split " + std::to_string(number) + " " + digest({parent_ranks.begin(), parent_ranks.end()});
+}
+
 void recordSupply(const NodePtr& node, uint32_t index, const std::string& payload) {
   record([&](Packer& p) {
     p.array(4);

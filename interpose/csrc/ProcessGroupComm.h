@@ -69,6 +69,9 @@ class Comm {
   std::map<std::pair<int, int>, int64_t> transfers_;   // (source, destination) -> next sequence number
 };
 
+// Suffix of a communicator that the `number`-th split of another one made for these of its members.
+std::string splitSuffix(int number, const std::vector<int>& parent_ranks);
+
 // The value of an earlier record that said "later"; an empty payload means that there is none.
 void recordSupply(const NodePtr& node, uint32_t index, const std::string& payload);
 

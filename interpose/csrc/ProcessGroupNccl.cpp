@@ -360,6 +360,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupNccl::split(const c10::intrusive_p
                                                           const c10::intrusive_ptr<Backend::Options>& opts) {
   const c10::Device device(c10::kCUDA, guessDevice());
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
+  const int number = split_calls_++;   // all members of this group split it in the same order
   if (found == ranks.end()) {
     performNocolorSplit(device);
     return nullptr;
@@ -373,6 +374,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupNccl::split(const c10::intrusive_p
   given->global_ranks_in_group = members;
   given->split_color = int(std::hash<std::string>{}(c10::str(ranks)) & 0x7fffffff);
   auto group = c10::make_intrusive<ProcessGroupNccl>(store, int(found - ranks.begin()), int(ranks.size()), given);
+  // The name torch gives the child may differ between its members (it hashes how many groups the process has).
+  group->comm_ = std::make_shared<Comm>(comm(), splitSuffix(number, ranks), group->globalRanks());
   group->eagerConnectSingleDevice(device);
   return group;
 }

@@ -162,6 +162,7 @@ class ProcessGroupNccl : public c10d::Backend {
   std::map<std::pair<c10::DeviceIndex, int>, Channel> pair_channels_;
   std::set<c10::DeviceIndex> used_devices_;
   uint64_t sequence_ = 0, p2p_sequence_ = 0, splits_ = 0;
+  int split_calls_ = 0;
   bool eager_ = false, aborted_ = false, timing_ = false, blocking_wait_ = false;
 
   bool coalescing_ = false, coalescing_async_ = false;

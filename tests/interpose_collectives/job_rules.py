@@ -113,15 +113,16 @@ def check_barriers(rank: int, gloo: Any) -> None:
     if rank == 0:
         time.sleep(0.05)
         came = time.time()
-    flag = torch.tensor([came])
-    dist.broadcast(flag, src=0, group=gloo)  # a value cannot arrive before it was sent
+    sent = torch.tensor([came], dtype=torch.float64)
+    dist.broadcast(sent, src=0, group=gloo)  # a value cannot arrive before it was sent
+    assert time.time() >= sent.item()
     dist.monitored_barrier(gloo)
     if rank == 2:
-        dist.send(torch.tensor([float(came)]), 1, group=gloo)
+        time.sleep(0.05)
+        dist.send(torch.tensor([time.time()], dtype=torch.float64), 1, group=gloo)
     if rank == 1:
-        got = torch.zeros(1)
-        dist.recv(got, 2, group=gloo)
-        assert time.time() >= got.item() - 1
+        dist.recv(sent, 2, group=gloo)
+        assert time.time() >= sent.item()
 
 
 def check_groups(rank: int, world: int) -> None:
