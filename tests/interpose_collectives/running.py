@@ -22,7 +22,13 @@ class Outcome(NamedTuple):
 
 
 def run_job(
-    job: str | Path, out: Path, *, gpus: int, nodes: int = 1, arguments: tuple[str, ...] = (), **variables: str
+    job: str | Path,
+    out: Path,
+    *,
+    gpus: int,
+    nodes: int = 1,
+    arguments: tuple[str, ...] = (),
+    **variables: str,
 ) -> Outcome:
     """Runs `job` on nodes x gpus simulated GPUs with results in `out`."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
