@@ -1,8 +1,9 @@
-"""Puts the simulated process groups into torch.distributed: `nccl` for virtual devices, Gloo seen by the simulator.
+"""Puts the simulated process groups into torch.distributed: `nccl` for virtual devices, Gloo made visible.
 
-`install()` may run before or after `torch.distributed` is imported. Before: `torch._C._c10d_init` is wrapped, so that
-torch's own `from torch._C._distributed_c10d import ProcessGroupNCCL` finds the class. After: the names are set where
-torch.distributed has already looked for them. On a CUDA wheel the real ProcessGroupNCCL is replaced the same way.
+`install()` may run before or after `torch.distributed` is imported. Before: `torch._C._c10d_init` is wrapped,
+so that torch's own `from torch._C._distributed_c10d import ProcessGroupNCCL` finds the class. After: the
+names are set where torch.distributed has already looked for them. On a CUDA wheel the real ProcessGroupNCCL
+is replaced the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _wrapped: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def install(extension: ModuleType) -> None:
-    """Makes the backend `nccl` and the wrapped Gloo groups available to torch.distributed. Does nothing twice.
+    """Makes the backend `nccl` and the wrapped Gloo groups available to torch.distributed, once.
 
     `extension` is the loaded `interpose._C`.
     """
@@ -126,7 +127,7 @@ def _wrap_backend(module: ModuleType, extension: ModuleType, backend: Any) -> An
 
 
 def _patch_distributed(module: ModuleType, extension: ModuleType) -> None:
-    """Sets what distributed_c10d concluded at its import, and makes group creation visible to the simulator."""
+    """Sets what distributed_c10d concluded at its import, and makes group creation visible."""
     c10d = sys.modules[C10D]
     nccl = c10d.ProcessGroupNCCL  # type: ignore[attr-defined]
     nccl.__module__ = DISTRIBUTED
@@ -149,7 +150,8 @@ def _patch_distributed(module: ModuleType, extension: ModuleType) -> None:
 
 
 def _wrap_group_creation(module: ModuleType, extension: ModuleType) -> None:
-    """The members of a Gloo group meet while it is made, in C++ and in real time: the simulator must know of that wait."""
+    """The members of a Gloo group meet while it is made, in real time: the simulator must know of that
+    wait."""
     create = module._new_process_group_helper
 
     @functools.wraps(create)

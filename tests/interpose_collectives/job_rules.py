@@ -77,7 +77,8 @@ def check_async_runs_beside() -> None:
     second = dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
     assert not second.is_completed()  # one stream per group: in order
     torch.cuda.synchronize()
-    assert first.is_completed() and second.is_completed()
+    assert first.is_completed()
+    assert second.is_completed()
 
 
 def check_futures(rank: int, world: int) -> None:
@@ -148,13 +149,15 @@ def check_groups(rank: int, world: int) -> None:
     dist.all_reduce(tensor, group=mine)
     assert tensor.item() == 2
     half = dist.split_group(split_ranks=[[0, 1], [2, 3]])
-    assert half is not None and half.size() == 2
+    assert half is not None
+    assert half.size() == 2
     tensor = torch.tensor([rank], device="cuda")
     dist.all_reduce(tensor, group=half)
     assert tensor.item() == (1 if rank < 2 else 5)
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
     assert type(backend) is dist.ProcessGroupNCCL
-    assert backend.supports_splitting and backend.comm_split_count() >= 1
+    assert backend.supports_splitting
+    assert backend.comm_split_count() >= 1
     assert backend._get_sequence_number_for_group() > 0
     backend.register_mem_pool(None)
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=100))
@@ -185,7 +188,8 @@ def raises(kind: type[BaseException], text: str, run: Callable[[], Any]) -> None
     try:
         run()
     except kind as error:
-        assert text in str(error), (text, str(error))
+        if text not in str(error):
+            raise AssertionError(f"{text!r} is not in {error}") from error
         return
     raise AssertionError(f"nothing raised: {text}")
 
