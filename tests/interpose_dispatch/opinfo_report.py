@@ -39,6 +39,7 @@ def run_part(dtype_name: str, values: str, *, every: int, limit: int | None, out
         counts[v.part][v.kind] = counts[v.part].get(v.kind, 0) + 1
     wrong = [[v.op, v.part, v.kind, v.text] for v in verdicts if v.kind in ("differs", "raises", "cuda")]
     found = {
+        "limit": limit,
         "dtype": dtype_name,
         "values": values,
         "torch": torch.__version__,
@@ -63,6 +64,8 @@ def write(out: Path, parts: list[dict[str, Any]]) -> None:
         "refuses are left out. With values off, operators whose result's shape depends on data are left out;",
         "they are judged with values on. *CUDA differs*: the CUDA build itself gives other metadata than the",
         "CPU, and the virtual GPU gives CUDA's; these count as right.",
+        "",
+        f"Samples per operator: {parts[0]['limit'] or 'all'}.",
         "",
         "| dtype | values | part | same | CUDA differs | wrong | right |",
         "|---|---|---|---|---|---|---|",
