@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from types import ModuleType
 from typing import Any
 
-_START = "_phantom_start_ps"
-_END = "_phantom_end_ps"
+_HANDOVER = "_phantom_handover"
+_numbers = itertools.count()
 _extension: ModuleType | None = None
+
+
+class Handover:
+    """What a thread takes over from its creator and leaves to who joins it.
+
+    While it is joined the joiner's clock counts as infinitely late and the thread's own clock holds the horizon
+    instead, from `start_ps` on even before it has issued anything.
+    """
+
+    def __init__(self, start_ps: int) -> None:
+        self.start_ps = start_ps
+        self.end_ps: int | None = None
+        self.ended = False
+        self.lock = threading.Lock()
+        self.key = f"phantom/thread/{os.environ.get('RANK', '0')}/{os.getpid()}/{next(_numbers)}"
 
 
 def install(extension: ModuleType) -> None:
@@ -22,15 +39,15 @@ def install(extension: ModuleType) -> None:
 
     def phantom_start(self: Any) -> None:
         if _has_clock(extension):
-            setattr(self, _START, int(extension.clock_now_ps()))
+            setattr(self, _HANDOVER, Handover(int(extension.clock_now_ps())))
         start(self)
 
     def phantom_bootstrap_inner(self: Any) -> None:
-        start_ps = getattr(self, _START, None)
-        if start_ps is None:
+        handover = getattr(self, _HANDOVER, None)
+        if handover is None:
             bootstrap(self)
             return
-        extension.clock_inherit(start_ps)
+        extension.clock_inherit(handover.start_ps)
         run = self.run
 
         def run_and_note_the_end() -> None:
@@ -39,21 +56,34 @@ def install(extension: ModuleType) -> None:
             finally:
                 # Inside run, not after bootstrap: a joiner may go on as soon as bootstrap marks the thread as
                 # ended.
-                if _has_clock(extension):
-                    setattr(self, _END, int(extension.clock_now_ps()))
-                end = getattr(extension, "clock_end", None)
-                if end is not None:
-                    end()
+                with handover.lock:
+                    handover.ended = True
+                    if _has_clock(extension):
+                        handover.end_ps = int(extension.clock_now_ps())
+                        extension.thread_ends(handover.key)
                 self.__dict__.pop("run", None)
 
         self.run = run_and_note_the_end
         bootstrap(self)
 
     def phantom_join(self: Any, timeout: float | None = None) -> None:
-        join(self, timeout)
-        end_ps = getattr(self, _END, None)
-        if end_ps is not None and not self.is_alive() and _has_clock(extension):
-            extension.clock_merge(end_ps)
+        handover = getattr(self, _HANDOVER, None)
+        if handover is None or not _has_clock(extension):
+            join(self, timeout)
+            return
+        request = None
+        if timeout is None:
+            with handover.lock:
+                if not handover.ended and self.ident is not None:
+                    extension.clock_reserve(self.ident, handover.start_ps)
+                    request = extension.join_begin(handover.key)
+        try:
+            join(self, timeout)
+        finally:
+            if request is not None:
+                extension.wait_end(request)
+        if handover.end_ps is not None and not self.is_alive():
+            extension.clock_merge(handover.end_ps)
 
     thread_class.start = phantom_start
     thread_class.join = phantom_join

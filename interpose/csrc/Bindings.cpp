@@ -179,6 +179,47 @@ void recordPost(int type, const std::string& key) {
   });
 }
 
+// The calling thread counts as infinitely late until one of the others has posted the keys.
+uint64_t beginWait(const std::vector<std::string>& keys, const std::string& why) {
+  const uint64_t request = newRequest();
+  Clock& clock = thisThreadClock();
+  clock.waiting = true;
+  record([&](Packer& p) {
+    p.array(6);
+    p.integer(11);
+    p.integer(int64_t(request));
+    p.integer(clock.id);
+    p.array(keys.size());
+    for (const std::string& key : keys) p.string(key);
+    p.integer(clock.now_ps.load());
+    p.string(why);
+  });
+  flush();
+  return request;
+}
+
+// Joining a thread is a wait for a key that the thread posts as its last act; neither costs what a store costs.
+void bindThreads(py::module_& m) {
+  m.def("join_begin", [](const std::string& key) { return beginWait({key}, "Thread.join at " + pythonLocation()); });
+  m.def("thread_ends", [](const std::string& key) {
+    recordPost(10, key);
+    endThreadClock();
+    flush();
+  });
+  // Gives that thread its clock now, at `start_ps`, so that it holds the horizon while its joiner does not.
+  m.def("clock_reserve", [](uint64_t thread, Picoseconds start_ps) {
+    Clock& clock = reserveClock(thread, start_ps);
+    record([&](Packer& p) {
+      const Picoseconds now_ps = clock.now_ps.load();
+      clock.reported_ps = now_ps;
+      p.array(3);
+      p.integer(2);
+      p.integer(clock.id);
+      p.integer(now_ps);
+    });
+  });
+}
+
 void bindStore(py::module_& m) {
   m.def("post", [](const std::string& key) {
     requireSession("post");
@@ -193,21 +234,7 @@ void bindStore(py::module_& m) {
   m.def("wait_begin", [](const std::vector<std::string>& keys, const std::string& why) {
     requireSession("wait_begin");
     chargeHost(HostWork::kStore);
-    const uint64_t request = newRequest();
-    Clock& clock = thisThreadClock();
-    clock.waiting = true;
-    record([&](Packer& p) {
-      p.array(6);
-      p.integer(11);
-      p.integer(int64_t(request));
-      p.integer(clock.id);
-      p.array(keys.size());
-      for (const std::string& key : keys) p.string(key);
-      p.integer(clock.now_ps.load());
-      p.string(why);
-    });
-    flush();
-    return request;
+    return beginWait(keys, why);
   });
   m.def("wait_end", [](uint64_t request) {
     // WAITED: a key that no rank posted must have come from outside the job, so the simulator need not wait for it.
@@ -309,6 +336,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bindSession(m);
   bindClocks(m);
   bindStore(m);
+  bindThreads(m);
   bindSteps(m);
   for (auto bind : allBindings()) bind(m);
 }

@@ -4,8 +4,10 @@
 #include "Session.h"
 
 #include <c10/util/thread_name.h>
+#include <pthread.h>
 #include <time.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -17,12 +19,25 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<Clock>> clocks;
+  std::map<uint64_t, Clock*> of_thread;   // by pthread_self(); an entry lives as long as the thread
   std::atomic<Clock*> backward_owner{nullptr};
 
-  Clock& add(Picoseconds start_ps) {
+  Clock& ofThread(uint64_t thread, Picoseconds start_ps) {
     std::lock_guard<std::mutex> hold(mutex);
-    clocks.push_back(std::make_unique<Clock>(uint32_t(clocks.size()), start_ps));
-    return *clocks.back();
+    Clock*& clock = of_thread[thread];
+    if (clock == nullptr) {
+      clocks.push_back(std::make_unique<Clock>(uint32_t(clocks.size()), start_ps));
+      clock = clocks.back().get();
+    }
+    return *clock;
+  }
+  void forgetThread(uint64_t thread) {
+    std::lock_guard<std::mutex> hold(mutex);
+    of_thread.erase(thread);
+  }
+  bool reserved(uint64_t thread) {
+    std::lock_guard<std::mutex> hold(mutex);
+    return of_thread.count(thread) > 0;
   }
   Clock* main() {
     std::lock_guard<std::mutex> hold(mutex);
@@ -71,7 +86,8 @@ bool isAutogradThread() {
 
 bool thisThreadHasClock() {
   if (t_clock != nullptr && t_generation == g_generation) return true;
-  return isAutogradThread() && g_registry->backward_owner.load() != nullptr;
+  if (isAutogradThread()) return g_registry->backward_owner.load() != nullptr;
+  return g_registry->reserved(uint64_t(pthread_self()));
 }
 
 Clock& thisThreadClock() {
@@ -84,18 +100,23 @@ Clock& thisThreadClock() {
   Picoseconds start_ps = t_start_ps;
   Clock* main = g_registry->main();
   if (start_ps < 0) start_ps = main != nullptr ? main->now_ps.load() : 0;
-  t_clock = &g_registry->add(start_ps);
+  t_clock = &g_registry->ofThread(uint64_t(pthread_self()), start_ps);
   t_generation = g_generation;
   if (config().cpu_time == CpuTime::kMeasured) t_clock->cpu_time_ns = threadCpuTimeNs();
   return *t_clock;
 }
 
+Clock& reserveClock(uint64_t thread, Picoseconds start_ps) { return g_registry->ofThread(thread, start_ps); }
+
 void inheritClock(Picoseconds start_ps) { t_start_ps = start_ps; }
 
 void endThreadClock() {
-  if (t_clock == nullptr || t_generation != g_generation || t_clock->id == 0) return;
-  const uint32_t id = t_clock->id;
-  t_clock->waiting = true;   // never reported again
+  if (!thisThreadHasClock() || isAutogradThread()) return;
+  Clock& clock = thisThreadClock();
+  if (clock.id == 0) return;
+  g_registry->forgetThread(uint64_t(pthread_self()));
+  const uint32_t id = clock.id;
+  clock.waiting = true;   // never reported again
   if (sessionOpen()) {
     record([&](Packer& p) {
       p.array(2);

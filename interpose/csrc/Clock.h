@@ -26,6 +26,8 @@ struct Clock {
 Clock& thisThreadClock();
 bool thisThreadHasClock();
 void inheritClock(Picoseconds start_ps);   // call in the new thread before its first device work
+// The clock of another thread (pthread_self() as Python's Thread.ident gives it): its own, or one that it will find.
+Clock& reserveClock(uint64_t thread, Picoseconds start_ps);
 void endThreadClock();                     // the thread is about to end
 void setBackwardOwner();                   // the calling thread starts a backward pass
 void resetClocksAfterFork();

@@ -1,5 +1,7 @@
 #include "DispatchCall.h"
 
+#include "KernelRequest.h"
+
 #include "Allocator.h"
 #include "Device.h"
 #include "Dispatch.h"
@@ -55,6 +57,7 @@ void Call::scan() {
   hash.add(reinterpret_cast<uint64_t>(&info));
   hash.add(uint64_t(c10::get_default_dtype_as_scalartype()));
   for (size_t i = 0; i < count; ++i) hashValue(stack[base + i], info.arguments[i].scalar, uint32_t(i), hash);
+  if (info.fp32_by_tf32) hash.add(tf32State());
   key = hash.key();
 }
 

@@ -98,6 +98,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle) {
   overwrites_self = base == "zero_" || base == "fill_" || base == "copy_" || base == "_foreach_zero_" || base == "_foreach_copy_";
   host_tensors_allowed = oneOf(kHostTensorsAllowed, base);
   matrix_product = oneOf(kMatrixProducts, base);
+  fp32_by_tf32 = matrix_product || base.find("conv") != std::string::npos || base.find("rnn") != std::string::npos;
   guess = guessOf(plain == base ? base : plain);
   for (const c10::Argument& result : schema.returns()) {
     if (guess == Guess::kNone && (result.name() == "info" || result.name() == "infos")) guess = Guess::kInfoZero;

@@ -37,6 +37,7 @@ struct OperatorInfo {
   bool host_tensors_allowed = false;   // CPU tensors with dimensions beside CUDA ones are no error
   bool elementwise = false;            // at::Tag::pointwise
   bool matrix_product = false;
+  bool fp32_by_tf32 = false;           // its cost depends on whether fp32 may take the TF32 units
   Guess guess = Guess::kNone;
 };
 

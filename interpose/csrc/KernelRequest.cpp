@@ -1,5 +1,7 @@
 #include "KernelRequest.h"
 
+#include <ATen/Context.h>
+
 #include "Accounting.h"
 #include "Allocator.h"
 #include "Clock.h"
@@ -102,13 +104,20 @@ void packValue(Packer& p, const c10::IValue& value) {
   }
 }
 
-void packHead(Packer& p, std::string_view op, size_t arguments) {
+void packHead(Packer& p, std::string_view op, size_t arguments, bool with_tf32) {
   p.array(1);
   p.map(4);
   p.string("op");
   p.string(op);
   p.string("sm");
-  p.map(0);
+  p.map(with_tf32 ? 2 : 0);
+  if (with_tf32) {
+    const uint64_t tf32 = tf32State();
+    p.string("tf32");
+    p.boolean(tf32 & 1);
+    p.string("conv_tf32");
+    p.boolean(tf32 & 2);
+  }
   p.string("args");
   p.array(arguments);
 }
@@ -121,7 +130,7 @@ void packOutput(Packer& p, const Call& call, const OutputSpec& spec) {
 
 std::string packRequest(const Call& call, const MetadataEntry& entry) {
   Packer p;
-  packHead(p, call.info.name, call.count);
+  packHead(p, call.info.name, call.count, call.info.fp32_by_tf32);
   for (size_t i = 0; i < call.count; ++i) packValue(p, call.argument(i));
   p.string("outs");
   p.array(entry.returns.size());
@@ -160,7 +169,7 @@ void fillCost(const std::string& op, const std::string& request, MetadataEntry& 
 
 std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs) {
   Packer p;
-  packHead(p, op, arguments.size());
+  packHead(p, op, arguments.size(), false);
   for (const c10::IValue& argument : arguments) packValue(p, argument);
   p.string("outs");
   p.array(outputs.size());
@@ -246,6 +255,15 @@ void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::Arra
     storeMetadata(hash.key(), entry);
   }
   launch(*entry, device);
+}
+
+uint64_t tf32State() {
+  using at::Float32Backend, at::Float32Op, at::Float32Precision;
+  const auto& context = at::globalContext();
+  const auto product = context.float32Precision(Float32Backend::CUDA, Float32Op::MATMUL);
+  const auto convolution = context.float32Precision(Float32Backend::CUDA, Float32Op::CONV);
+  return uint64_t(product == Float32Precision::TF32) |
+         (uint64_t(convolution == Float32Precision::TF32 || convolution == Float32Precision::DEFAULT) << 1);
 }
 
 }  // namespace phantom

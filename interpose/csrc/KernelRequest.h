@@ -19,6 +19,9 @@ struct CostAnswer {
   int64_t scratch_bytes = 0;
 };
 
+// Bit 0: matrix products of fp32 may use TF32; bit 1: convolutions may (torch.backends.cuda.matmul.fp32_precision, ...).
+uint64_t tf32State();
+
 // A list of one kernel: operator, arguments in schema order, outputs.
 std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs);
 // Throws std::runtime_error if the reply is not a list of one well-formed answer.
