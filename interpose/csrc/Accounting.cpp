@@ -21,6 +21,7 @@ struct Kernel {
 struct Mark {
   int64_t index;
   Tail end;
+  Picoseconds ideal_ps = 0;   // counted until then
 };
 struct SettledStep {
   int64_t index;
@@ -42,6 +43,7 @@ struct State {
   std::set<std::string> warned;
   std::chrono::steady_clock::time_point last_sent{};
   size_t spooled_kernels = 0;
+  Picoseconds ideal_ps = 0, ideal_first_step_ps = -1, ideal_settled_ps = 0;
 };
 
 State* g_state = new State;
@@ -117,6 +119,8 @@ bool settleOldest(State& state, Picoseconds earliest_clock_ps) {
   state.unsent.push_back({mark.index, end_ps, compute_ps, busy_ps - compute_ps, total_ps - busy_ps});
   if (keep) spoolStep(mark.index, begin_ps, end_ps, compute_ps, busy_ps - compute_ps, total_ps - busy_ps);
   state.settled_until_ps = end_ps;
+  if (state.ideal_first_step_ps < 0) state.ideal_first_step_ps = mark.ideal_ps;
+  state.ideal_settled_ps = mark.ideal_ps;
   state.marks.pop_front();
   return true;
 }
@@ -139,6 +143,11 @@ void countKernel(uint32_t kernel, Picoseconds duration_ps) {
   k.total_ps += duration_ps;
 }
 
+void countIdeal(Picoseconds ideal_ps) {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  g_state->ideal_ps += ideal_ps;
+}
+
 void addSpan(Span span) {
   State& state = *g_state;
   std::lock_guard<std::mutex> hold(state.mutex);
@@ -156,8 +165,10 @@ void addSpan(Span span) {
 
 void markStep(int64_t index, Tail end) {
   std::lock_guard<std::mutex> hold(g_state->mutex);
-  if (!g_state->marks.empty() && g_state->marks.back().index == index) g_state->marks.back().end = std::move(end);
-  else g_state->marks.push_back({index, std::move(end)});
+  auto& marks = g_state->marks;
+  if (marks.empty() || marks.back().index != index) marks.push_back({index, Tail()});
+  marks.back().end = std::move(end);
+  marks.back().ideal_ps = g_state->ideal_ps;
   spoolStepBegins(index + 1);
 }
 
@@ -188,7 +199,7 @@ void settleSteps(bool force) {
 void packStats(Packer& p, bool with_totals) {
   State& state = *g_state;
   std::lock_guard<std::mutex> hold(state.mutex);
-  p.map(with_totals ? 7 + entries().size() : 2);
+  p.map(with_totals ? 9 + entries().size() : 2);
   p.string("steps");
   p.array(state.unsent.size());
   for (const SettledStep& s : state.unsent) {
@@ -199,6 +210,10 @@ void packStats(Packer& p, bool with_totals) {
   p.string("first_kernel_ps");
   p.integer(state.first_kernel_ps);
   if (!with_totals) return;
+  p.string("ideal_first_step_ps");   // until the end of the first step, and of the last settled one
+  p.integer(std::max<Picoseconds>(state.ideal_first_step_ps, 0));
+  p.string("ideal_ps");
+  p.integer(state.ideal_settled_ps);
   std::map<std::string, std::pair<uint64_t, Picoseconds>> classes;
   std::map<std::string, Picoseconds> sources;
   std::vector<const Kernel*> top;

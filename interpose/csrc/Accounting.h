@@ -19,6 +19,7 @@ struct Span {
 };
 
 void countKernel(uint32_t kernel, Picoseconds duration_ps);   // towards the totals by class and source
+void countIdeal(Picoseconds ideal_ps);   // a kernel's matrix products at the peak of their data type, for utilisation
 void addSpan(Span span);
 // The device's tail at the end of optimizer step `index`; a later call with the same index replaces an earlier one.
 void markStep(int64_t index, Tail end);

@@ -161,6 +161,7 @@ void fillCost(const std::string& op, const std::string& request, MetadataEntry& 
   cost.launch_ps = answer.duration_ps / cost.launches;
   cost.remainder_ps = answer.duration_ps - cost.launch_ps * cost.launches;
   cost.scratch_bytes = answer.scratch_bytes;
+  cost.ideal_ps = answer.ideal_ps;
   cost.matrix_product = cost.matrix_product || answer.klass == "gemm";
   cost.kernel = internKernel(op, answer.klass, answer.source);
 }
@@ -180,12 +181,14 @@ std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> ar
 CostAnswer unpackKernelReply(const std::string& reply) {
   Unpacker u(reply);
   CostAnswer answer;
-  if (u.array() != 1 || u.array() != 5) throw std::runtime_error("the cost model's reply does not describe one kernel");
+  const size_t kernels = u.array(), fields = kernels == 1 ? u.array() : 0;
+  if (fields != 5 && fields != 6) throw std::runtime_error("the cost model's reply does not describe one kernel");
   answer.duration_ps = u.integer();
   answer.source = std::string(u.bytes());
   answer.klass = std::string(u.bytes());
   answer.launches = u.integer();
   answer.scratch_bytes = u.integer();
+  if (fields == 6) answer.ideal_ps = u.integer();
   if (answer.duration_ps < 0 || answer.scratch_bytes < 0) throw std::runtime_error("the cost model's reply is negative");
   return answer;
 }
@@ -224,6 +227,7 @@ void launch(const MetadataEntry& entry, c10::Device device) {
   chargeHost(HostWork::kOperator);
   const c10::StreamId stream = currentStream(device.index());
   const KernelCost& cost = entry.cost;
+  if (cost.ideal_ps > 0) countIdeal(cost.ideal_ps);
   if (cost.matrix_product) ensureCublasWorkspace(device.index(), stream);
   if (cost.scratch_bytes > 0) touchScratch(device.index(), size_t(cost.scratch_bytes));
   for (uint32_t i = 1; i < cost.launches; ++i) launchKernel(device.index(), stream, cost.launch_ps, cost.kernel);

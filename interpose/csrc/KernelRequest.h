@@ -17,6 +17,7 @@ struct CostAnswer {
   std::string klass = "other";
   int64_t launches = 1;
   int64_t scratch_bytes = 0;
+  int64_t ideal_ps = 0;   // of its matrix products at the peak of their data type; older replies have none
 };
 
 // Bit 0: matrix products of fp32 may use TF32; bit 1: convolutions may (torch.backends.cuda.matmul.fp32_precision, ...).

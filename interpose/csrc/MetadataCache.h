@@ -63,6 +63,7 @@ struct KernelCost {
   Picoseconds launch_ps = 0;         // of each launch; the last also takes remainder_ps
   Picoseconds remainder_ps = 0;
   int64_t scratch_bytes = 0;
+  Picoseconds ideal_ps = 0;          // of its matrix products at the peak of their data type
   uint32_t launches = 0;
   uint32_t kernel = 0;               // internKernel
   bool matrix_product = false;       // wants the cuBLAS workspace

@@ -34,6 +34,10 @@ from phantom.terminal import table
               help="Record the detail of steps A to B-1; all with --timeline, else the first 3.")  # fmt: skip
 @click.option("--timeline-ranks", metavar="LIST", default=None,
               help="Record the detail of these ranks, like 0,8-11; default all.")  # fmt: skip
+@click.option("--tokens-per-step", type=click.IntRange(min=1), default=None,
+              help="Tokens that the whole job processes per step; gives tokens/s.")  # fmt: skip
+@click.option("--samples-per-step", type=click.IntRange(min=1), default=None,
+              help="Samples that the whole job processes per step; gives samples/s.")  # fmt: skip
 @click.option("--memory-report", is_flag=True, help="Say what holds memory at each rank's peak.")
 @click.option("--cpu-time", type=click.Choice(["model", "measured", "none"]), default="model",
               show_default=True, help="How the CPU clock advances.")  # fmt: skip

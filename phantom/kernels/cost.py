@@ -14,7 +14,8 @@ class Cost:
 
     *source*: ``measured``, ``predicted``, ``unpriced`` (an operator nobody can price: the time of its
     bytes, and counted) or
-    ``none`` (nothing runs on the device).
+    ``none`` (nothing runs on the device).  *ideal_ps*: its matrix products at the peak of their data type
+    (0 for other kernels), for the utilisation of the device.
     """
 
     duration_ps: int
@@ -22,7 +23,15 @@ class Cost:
     klass: str
     launches: int
     scratch_bytes: int
+    ideal_ps: int = 0
 
     def wire(self) -> list[int | str]:
         """Return the list that the service answers with."""
-        return [self.duration_ps, self.source, self.klass, self.launches, self.scratch_bytes]
+        return [
+            self.duration_ps,
+            self.source,
+            self.klass,
+            self.launches,
+            self.scratch_bytes,
+            self.ideal_ps,
+        ]

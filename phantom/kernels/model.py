@@ -18,6 +18,7 @@ from phantom.kernels.constants import Constants
 from phantom.kernels.cost import Cost
 from phantom.kernels.description import KernelDescription, KernelFormatError, encode_kernel, parse_kernel
 from phantom.kernels.gpu import GpuSpec, gpu_by_name
+from phantom.kernels.ideal import ideal_ps
 from phantom.kernels.key import cost_key
 from phantom.kernels.predict import Predictor
 from phantom.kernels.source import StoreAndDevice
@@ -196,7 +197,12 @@ class CostModel:
             source = "unpriced"
         # A kernel takes time: at least one picosecond, so that no cost is zero but that of no kernel.
         return Cost(
-            max(1, round(seconds * 1e12)), source, klass, max(estimate.launches, 1), estimate.scratch_bytes
+            max(1, round(seconds * 1e12)),
+            source,
+            klass,
+            max(estimate.launches, 1),
+            estimate.scratch_bytes,
+            ideal_ps(kernel, self.gpu),
         )
 
     def _from_measurements(self, kernel: KernelDescription, key: str) -> float | None:

@@ -23,6 +23,8 @@ class RunOptions:
     timeline_steps: str | None = None
     timeline_ranks: str | None = None
     memory_report: bool = False
+    tokens_per_step: int | None = None
+    samples_per_step: int | None = None
     cpu_time: str = "model"
     unknown_values: str = "healthy"
     values: bool = True

@@ -262,7 +262,15 @@ class Run:
         )
         (self.out / "summary.json").write_text(json.dumps(verdict.summary, indent=1) + "\n")
         self._progress.phase("writing the report")
-        verdict.summary.update(report.finish(self.out, timeline=self._options.timeline))
+        verdict.summary.update(
+            report.finish(
+                self.out,
+                timeline=self._options.timeline,
+                tokens_per_step=self._options.tokens_per_step,
+                samples_per_step=self._options.samples_per_step,
+                options=self._options.engine_options(),
+            )
+        )
         return verdict
 
     def _end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,28 @@ from phantom.timeline.write import write_timeline
 TIMELINE = "timeline.pftrace"
 
 
-def finish(out: Path, *, timeline: bool) -> dict[str, Any]:
+def finish(
+    out: Path,
+    *,
+    timeline: bool,
+    tokens_per_step: int | None = None,
+    samples_per_step: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Writes timeline (if wanted) and page, and adds to summary.json, which is returned.
 
-    What cannot be written becomes a warning of the run.
+    What cannot be written becomes a warning of the run. `tokens_per_step` and `samples_per_step` are the
+    whole job's, as the user told them; `options` are listed under the page's configuration.
     """
     warnings: list[str] = []
     path = out / "summary.json"
     summary = json.loads(path.read_text(encoding="utf-8"))
+    step_s = (summary.get("step_virtual_s") or {}).get("median")
+    for name, amount in (("tokens_per_s", tokens_per_step), ("samples_per_s", samples_per_step)):
+        if amount is not None and step_s:
+            summary[name] = amount / step_s
+    if options is not None:
+        summary["options"] = {key: value for key, value in options.items() if value is not None}
     try:
         recording = load(out)
         shares = detail(recording)

@@ -46,6 +46,7 @@ def summarize(
         "ranks": [
             _rank(rank, report, counted) for rank, report in enumerate(statistics.ranks[: engine.world_size])
         ],
+        "mfu": _utilisation(statistics.ranks, counted),
         "coverage": _coverage(statistics.ranks),
         "unpriced_ops": [
             {"op": op, "count": count} for op, count in _ordered(_merged(statistics.ranks, "unpriced"))
@@ -143,6 +144,21 @@ def _rank(rank: int, report: RankReport, counted: Sequence[int]) -> dict[str, An
         "oom": _had_oom(report),
         "host_lazy_bytes": latest.get("host_lazy_bytes", 0),
     }
+
+
+def _utilisation(reports: Sequence[RankReport], counted: Sequence[int]) -> float | None:
+    """Share of the counted steps' device time that the matrix products would take at the GPU's dense peak.
+
+    Recomputed products (activation checkpointing) count. None where no step or no product was seen.
+    """
+    ideal_ps = 0
+    total_ps = 0
+    for report in reports:
+        rows = [row for row in report.steps if row[0] in set(counted)]
+        total_ps += sum(row[2] + row[3] + row[4] for row in rows)
+        first_ps = report.latest.get("ideal_first_step_ps", 0) if 0 not in counted else 0
+        ideal_ps += report.latest.get("ideal_ps", 0) - first_ps
+    return ideal_ps / total_ps if ideal_ps > 0 and total_ps else None
 
 
 def _coverage(reports: Sequence[RankReport]) -> dict[str, float]:

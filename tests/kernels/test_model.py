@@ -110,7 +110,8 @@ def test_batch_is_msgpack_in_and_out(model: CostModel) -> None:
     ]
     answer = msgpack.unpackb(model.cost_batch(msgpack.packb([encode_kernel(k) for k in kernels])))
     assert [a[1] for a in answer] == ["predicted", "none", "predicted"]
-    for duration_ps, _, klass, launches, scratch in answer:
+    assert [a[5] > 0 for a in answer] == [False, False, True]
+    for duration_ps, _, klass, launches, scratch, _ in answer:
         assert isinstance(duration_ps, int)
         assert klass in CLASSES
         assert launches >= 0

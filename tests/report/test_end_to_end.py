@@ -112,3 +112,41 @@ def test_reports_and_exports_come_out(recording: Recording, tmp_path: Path) -> N
     *paths, _ = export_chakra(recording, tmp_path / "trace")
     assert check(paths) == []
     assert json.loads((recording.folder / "summary.json").read_text())["detail"]["ranks"] == 2
+
+
+def test_an_oom_says_who_holds_the_memory_and_what_would_fit(tmp_path: Path) -> None:
+    if not is_current():
+        pytest.skip("the extension is not built: python -m interpose.build")
+    (tmp_path / "job.py").write_text(
+        "import torch, torch.nn as nn\n"
+        "model = nn.Sequential(*[nn.Linear(16384, 16384, bias=False) for _ in range(8)]).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(3):\n"
+        "    model(torch.randn(65536 << (2 * step), 16384, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "phantom.cli.main",
+        "run",
+        "-G",
+        "1",
+        "-q",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(
+        [*command, str(tmp_path / "job.py")], cwd=ROOT, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode not in (0, 2, 3, 4)
+    assert "rank 0 ran out of memory at" in done.stdout
+    assert "asked for 16.00 GiB" in done.stdout
+    assert "what would fit" in done.stdout
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["status"] == "oom"
+    (fault,) = summary["faults"]
+    assert sum(fault["holders"].values()) == fault["allocated_bytes"]
+    assert fault["holders"]["parameters"] == 8 << 30
+    assert fault["holders"]["optimizer state"] == pytest.approx(16 << 30, rel=0.001)

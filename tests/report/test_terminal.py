@@ -33,7 +33,8 @@ def test_units() -> None:
 
 def test_table_off_a_terminal_is_plain_text(tmp_path: Path) -> None:
     write_run(tmp_path)
-    finish(tmp_path, timeline=False)
+    summary = finish(tmp_path, timeline=False, tokens_per_step=4096, options={"seed": 0})
+    assert summary["tokens_per_s"] == 4096 / summary["step_virtual_s"]["median"]
     out = io.StringIO()
     show(load(tmp_path).summary, stream=out)
     text = out.getvalue()
