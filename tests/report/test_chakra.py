@@ -170,3 +170,16 @@ def test_a_run_without_all_ranks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spool" / "rank-1.msgpack").unlink()
     with pytest.raises(ExportError, match="1 of 3 ranks"):
         export_chakra(load(tmp_path), tmp_path / "trace")
+
+
+def test_a_message_that_one_side_awaited_before_the_step_has_both_sides(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    layers = [Layer(5, 0, 200, collective_bytes=1_000_000, wait=True), Layer(1, 0, 5)]
+    write_run(tmp_path / "run", ranks=2, steps=3, layers=layers, skew_us=300)
+    recording = _with(load(tmp_path / "run"), lambda c: replace(c, kind="send_recv"))
+    for steps in ((0, 1), (1, 2), (1, 3), (2, 3)):
+        *paths, _ = export_chakra(recording, tmp_path / "trace", steps=steps)
+        assert check(paths) == []
+        sent = [m for path in paths for m in read_file(path)[1] if m.type == pb.COMM_SEND_NODE]
+        assert len(sent) == steps[1] - steps[0]

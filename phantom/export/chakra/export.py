@@ -101,9 +101,9 @@ class _RankExporter:
         self._rank = rank
         self._names = names
         self._spool = recording.ranks[rank]
-        steps = [step for step in self._spool.steps if step.index in indices]
-        begins = [s.begin_ps for spool in recording.ranks.values() for s in spool.steps if s.index in indices]
-        self._begin_ps, self._end_ps = min(begins), max(step.end_ps for step in steps)
+        # The same stretch of time for all ranks, from the end of the step before on any rank.
+        steps = [s for spool in recording.ranks.values() for s in spool.steps if s.index in indices]
+        self._begin_ps, self._end_ps = min(s.begin_ps for s in steps), max(s.end_ps for s in steps)
         self._streams: dict[int, _Stream] = {}
         self._next = 2
         self._host: tuple[int, list[int]] = (self._begin_ps, [])
@@ -113,11 +113,15 @@ class _RankExporter:
     def nodes(self) -> list[Any]:
         for row, network in zip(self._spool.spans.tolist(), self._spool.communication.tolist()):
             start_ps, end_ps, number, stream, kernel = row
-            if start_ps < self._begin_ps or end_ps > self._end_ps:
+            operations = self._recording.collectives_of.get((self._rank, number), []) if network else []
+            # All members must agree, so a collective counts by its own start, not by when a rank was ready.
+            counts_ps = min((c.start_ps for c in operations), default=start_ps)
+            until_ps = self._end_ps if operations else self._end_ps + 1
+            if not self._begin_ps <= counts_ps < until_ps:
                 continue
+            start_ps = max(start_ps, self._begin_ps)
             deps = self._dependencies(stream, start_ps)
             on = self._streams.setdefault(stream, _Stream())
-            operations = self._recording.collectives_of.get((self._rank, number), []) if network else []
             made: list[int] = []
             for operation in operations:
                 made += self._communication(operation, deps, start_ps)
