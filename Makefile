@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env build demo test lint bench accuracy frameworks docker-test clean
+.PHONY: env build demo test lint bench accuracy clean
 
 env: $(VENV)/.ready build
 
@@ -38,12 +38,6 @@ bench: env
 
 accuracy: env
 	$(BIN)/python -m tests.accuracy
-
-frameworks: env
-	$(BIN)/python -m tests.frameworks $(if $(MEGATRON),--megatron $(MEGATRON))
-
-docker-test: env
-	tests/docker/run.sh
 
 clean:
 	rm -rf $(VENV) interpose/_build build *.egg-info phantom-run-*

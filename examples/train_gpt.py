@@ -1,4 +1,4 @@
-"""Trains a small GPT with DistributedDataParallel on random tokens: an ordinary script, nothing in it knows of Phantom.
+"""Trains a small GPT with DistributedDataParallel on random tokens. Nothing in this script knows of Phantom.
 
 On real GPUs: torchrun --nproc-per-node 8 examples/train_gpt.py
 Simulated:    phantom run --cluster h100-dgx -G 8 examples/train_gpt.py
@@ -24,7 +24,10 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for t in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))

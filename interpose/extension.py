@@ -10,7 +10,7 @@ from interpose import build
 
 
 class ExtensionNotBuilt(RuntimeError):
-    """The extension is missing or was built from other sources or for another torch; the text names the remedy."""
+    """The extension is missing, or built from other sources or another torch; the text says what to do."""
 
 
 def load() -> ModuleType:
@@ -23,11 +23,13 @@ def load() -> ModuleType:
         return loaded
     if not build.is_current():
         raise ExtensionNotBuilt(
-            f"phantom's extension is not built for torch {build.torch_version()} (looked in {build.build_dir()}); "
+            f"phantom's extension is not built for torch {build.torch_version()} "
+            f"(looked in {build.build_dir()}); "
             f"build it with: {build.REBUILD}"
         )
     spec = importlib.util.spec_from_file_location("interpose._C", build.library())
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["interpose._C"] = module
     spec.loader.exec_module(module)

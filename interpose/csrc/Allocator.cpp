@@ -1,5 +1,7 @@
 #include "Allocator.h"
 
+#include "Clock.h"
+
 #include "Bindings.h"
 #include "Config.h"
 #include "Device.h"
@@ -15,6 +17,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <tuple>
 #include <memory>
 #include <mutex>
 #include <regex>
@@ -71,9 +74,13 @@ void claimCudaSettings() {
 
 const Installer installer(10, installAllocator);
 
+// A cuBLAS handle belongs to a thread and its workspace to (handle, stream), so the backward pass has one of its own
+// (aten/src/ATen/cuda/CublasHandlePool.cpp). Threads are told apart only as far as it is the same in every run.
+using WorkspaceKey = std::tuple<c10::DeviceIndex, c10::StreamId, bool>;
+
 std::mutex g_workspaces_mutex;
 auto& workspaces() {
-  static auto* all = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, c10::DataPtr>();
+  static auto* all = new std::map<WorkspaceKey, c10::DataPtr>();
   return *all;
 }
 
@@ -170,18 +177,19 @@ size_t cublasWorkspaceBytes() {
 void ensureCublasWorkspace(c10::DeviceIndex device, c10::StreamId stream) {
   std::unique_lock<std::mutex> lock(g_workspaces_mutex);
   auto& all = workspaces();
-  if (all.count({device, stream})) return;
+  const WorkspaceKey key{device, stream, isAutogradThread()};
+  if (all.count(key)) return;
   lock.unlock();   // allocating may wait for the simulator
   const c10::StreamId current = currentStream(device);
   setCurrentStream(device, stream);
   c10::DataPtr workspace = allocateOn(device, cublasWorkspaceBytes());
   setCurrentStream(device, current);
   lock.lock();
-  all.emplace(std::make_pair(device, stream), std::move(workspace));
+  all.emplace(key, std::move(workspace));
 }
 
 void clearCublasWorkspaces() {
-  std::map<std::pair<c10::DeviceIndex, c10::StreamId>, c10::DataPtr> dropped;
+  std::map<WorkspaceKey, c10::DataPtr> dropped;
   std::lock_guard<std::mutex> lock(g_workspaces_mutex);
   dropped.swap(workspaces());
 }

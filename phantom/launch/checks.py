@@ -88,7 +88,7 @@ def _interpreter(python: str) -> Iterator[Finding]:
 
 def _packages() -> Finding:
     missing = []
-    for name in ("torch", "numpy", "simpy", "grpcio", "protobuf", "msgpack", "click", "rich"):
+    for name in ("torch", "numpy", "grpcio", "protobuf", "msgpack", "click", "rich"):
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

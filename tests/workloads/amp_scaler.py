@@ -33,6 +33,8 @@ for step in range(6):
     optimizer.zero_grad()
     schedule.step()
     assert torch.isfinite(norm).item()
-    say(f"step {step} loss {loss.item():.3f} scale {scaler.get_scale():.0f} lr {schedule.get_last_lr()[0]:.4f}")
+    say(
+        f"step {step} loss {loss.item():.3f} scale {scaler.get_scale():.0f} lr {schedule.get_last_lr()[0]:.4f}"
+    )
 assert scaler.get_scale() == 65536.0, "a healthy run never lowers the scale in six steps"
 dist.destroy_process_group()

@@ -25,7 +25,9 @@ class Layer(nn.Module):
         return x + self.o(self.q(y) + self.k(y) + self.v(y)) + self.down(torch.nn.functional.silu(self.up(y)))
 
 
-model = nn.Sequential(nn.Embedding(32000, width), *(Layer() for _ in range(layers)), nn.Linear(width, 32000, bias=False))
+model = nn.Sequential(
+    nn.Embedding(32000, width), *(Layer() for _ in range(layers)), nn.Linear(width, 32000, bias=False)
+)
 parameters = sum(p.numel() for p in model.parameters())
 model = model.to(device)
 out = model(torch.randint(0, 32000, (1, 128), device=device))
@@ -34,6 +36,8 @@ for p in model.parameters():
     dist.all_reduce(p.grad)
 torch.optim.SGD(model.parameters(), lr=0.1).step()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-say(f"{parameters / 1e9:.2f}B parameters, resident {peak / 2**30:.2f} GiB, allocated {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+say(
+    f"{parameters / 1e9:.2f}B parameters, resident {peak / 2**30:.2f} GiB, allocated {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+)
 assert peak < 2 * 2**30, f"rank {rank} used {peak / 2**30:.2f} GiB of real memory"
 dist.destroy_process_group()

@@ -11,7 +11,9 @@ from torch.utils.checkpoint import checkpoint
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Dropout(0.2)) for _ in range(6))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Dropout(0.2)) for _ in range(6)
+        )
         self.sometimes = nn.Linear(512, 512)
         self.head = nn.Linear(512, 16)
 

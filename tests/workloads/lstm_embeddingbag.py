@@ -31,7 +31,9 @@ for step in range(3):
     tokens = torch.randint(0, 1000, (4, 12)).to(device)
     out = tagger(tokens, lengths)
     assert out.shape == (4, 12, 20)
-    loss = nn.functional.cross_entropy(out.flatten(0, 1), torch.randint(0, 20, (48,), device=device), ignore_index=-100)
+    loss = nn.functional.cross_entropy(
+        out.flatten(0, 1), torch.randint(0, 20, (48,), device=device), ignore_index=-100
+    )
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -45,7 +47,9 @@ for step in range(3):
     ids = torch.randint(0, 10_000, (256,), device=device)
     offsets = torch.arange(0, 256, 4, device=device)
     features = torch.cat([model["bag"](ids, offsets), torch.randn(64, 13, device=device)], dim=1)
-    loss = nn.functional.binary_cross_entropy_with_logits(model["mlp"](features).squeeze(1), torch.ones(64, device=device))
+    loss = nn.functional.binary_cross_entropy_with_logits(
+        model["mlp"](features).squeeze(1), torch.ones(64, device=device)
+    )
     loss.backward()
     for p in model.parameters():
         dist.all_reduce(p.grad)
