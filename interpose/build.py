@@ -1,8 +1,8 @@
 """Builds the C++ extension against the torch of the running interpreter: `python -m interpose.build`.
 
 One build per torch version, kept beside the package if that folder is writable, else in the user's cache. A
-stamp of the sources and of the torch version is stored with it, so that `interpose.extension` can tell a stale
-build from a good one.
+stamp of the sources and of the torch version is stored with it, so that `interpose.extension` can tell a
+stale build from a good one.
 """
 
 from __future__ import annotations

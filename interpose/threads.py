@@ -16,8 +16,8 @@ _extension: ModuleType | None = None
 class Handover:
     """What a thread takes over from its creator and leaves to who joins it.
 
-    While it is joined the joiner's clock counts as infinitely late, and the thread's own clock holds the horizon
-    instead, from `start_ps` on, even before it has issued anything.
+    While it is joined the joiner's clock counts as infinitely late, and the thread's own clock holds the
+    horizon instead, from `start_ps` on, even before it has issued anything.
     """
 
     def __init__(self, start_ps: int) -> None:
