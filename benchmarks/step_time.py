@@ -1,7 +1,7 @@
 """Real time per simulated step: an 8-layer transformer on one rank, and under FSDP2 on 8 ranks.
 
-Everything is on (costs, records, accounting); the jobs run under `phantom run` as a user's would. Target: at most
-8 ms per rank and step for the plain transformer; the FSDP2 figure stands beside it.
+Everything is on (costs, records, accounting); the jobs run under `phantom run` as a user's would. Target:
+at most 8 ms per rank and step for the plain transformer; the FSDP2 figure stands beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def measure(kind: str, gpus: int) -> None:
         summary = json.loads((out / "summary.json").read_text())
     ops = summary["ranks"][0]["ops"] / len(summary["steps"])
     print(
-        f"{kind:12} {gpus} rank(s): {ops:6.0f} operators a step, CPU {statistics.median(cpu_s) * 1e3:6.2f} ms, "
+        f"{kind:12} {gpus} rank(s): {ops:6.0f} operators, CPU {statistics.median(cpu_s) * 1e3:6.2f} ms, "
         f"real {statistics.median(real_s) * 1e3:6.2f} ms per rank and step (best {min(real_s) * 1e3:.2f}); "
         f"virtual step {summary['step_virtual_s']['median'] * 1e3:.2f} ms"
     )
