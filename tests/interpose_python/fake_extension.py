@@ -33,6 +33,8 @@ class FakeExtension(types.ModuleType):
         self.requests = 0
         self.first_use: Callable[[], None] | None = None
         self.local = threading.local()
+        self.reserved: dict[int, int] = {}  # thread -> start of the clock it will find
+        self.joins: dict[str, list[int]] = {}
         self.clocks = 0
         self.changed = threading.Condition()
 
@@ -120,10 +122,11 @@ class FakeExtension(types.ModuleType):
         self.clock_merge(self.await_answer(self.requests))
 
     def has_clock(self) -> bool:
-        return hasattr(self.local, "now_ps")
+        return hasattr(self.local, "now_ps") or threading.get_ident() in self.reserved
 
     def clock_now_ps(self) -> int:
-        if not self.has_clock():
+        if not hasattr(self.local, "now_ps"):
+            self.local.start_ps = self.reserved.pop(threading.get_ident(), getattr(self.local, "start_ps", 0))
             self.local.id = self.clocks
             self.clocks += 1
             self.local.now_ps = getattr(self.local, "start_ps", 0)
@@ -142,7 +145,20 @@ class FakeExtension(types.ModuleType):
     def clock_merge(self, at_ps: int) -> None:
         self.local.now_ps = max(self.clock_now_ps(), at_ps)
 
-    def clock_end(self) -> None:
+    def clock_reserve(self, thread: int, start_ps: int) -> None:
+        self.log.append(("clock_reserve", start_ps))
+        self.reserved[thread] = start_ps
+
+    def join_begin(self, key: str) -> int:
+        self.requests += 1
+        self.joins.setdefault(key, []).append(self.requests)
+        return self.requests
+
+    def thread_ends(self, key: str) -> None:
+        with self.changed:
+            for request in self.joins.pop(key, []):
+                self.answers[request] = self.clock_now_ps()
+            self.changed.notify_all()
         self.local.__dict__.pop("now_ps", None)
 
     def backward_begins(self) -> None:

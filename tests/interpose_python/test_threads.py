@@ -51,9 +51,28 @@ def test_a_thread_without_device_work_leaves_no_trace(threaded: FakeExtension) -
     clocks = threaded.clocks
     thread = threading.Thread(target=lambda: None)
     thread.start()
+    while thread.is_alive():
+        pass
     thread.join()
     assert threaded.clocks == clocks
     assert threaded.clock_now_ps() == 0
+
+
+def test_a_joined_thread_holds_its_place_before_its_first_work(threaded: FakeExtension) -> None:
+    threaded.clock_advance_ps(3 * PS)
+    joining = threading.Event()
+    seen: list[int] = []
+
+    def work() -> None:
+        joining.wait()
+        seen.append(threaded.clock_now_ps())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    threading.Timer(0.05, joining.set).start()
+    thread.join()
+    assert ("clock_reserve", 3 * PS) in threaded.log
+    assert seen == [3 * PS]
 
 
 def test_subclasses_with_their_own_run_work(threaded: FakeExtension) -> None:
