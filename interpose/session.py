@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from interpose import environment
 from interpose.environment import Environment
@@ -251,6 +251,33 @@ def _watch_failures() -> None:
         previous(*args)
 
     sys.excepthook = note_failure
+    plain_exit = sys.exit
+
+    def noted_exit(status: Any = None, /) -> NoReturn:
+        if status in (None, 0):
+            plain_exit(status)
+        raise _FailedExit(status)
+
+    sys.exit = noted_exit  # type: ignore[assignment]
+
+
+class _FailedExit(SystemExit):
+    """sys.exit with another status than 0. Scripts may catch it; it is a failure once it ends the process.
+
+    The interpreter then reads `code` from C, with no Python frame around it, and only after that runs exit
+    handlers (CPython's handle_system_exit).
+    """
+
+    def __init__(self, status: Any) -> None:
+        super().__init__(status)
+        self._status = status
+
+    @property
+    def code(self) -> Any:  # type: ignore[override]
+        """The status, as in SystemExit."""
+        if sys._getframe(0).f_back is None:
+            mark_failed()
+        return self._status
 
 
 def mark_failed() -> None:

@@ -55,6 +55,7 @@ void onFault(int signal, siginfo_t* info, void* context) {
     g_previous_handler.sa_handler(signal);
   } else {
     std::signal(SIGSEGV, SIG_DFL);   // returning repeats the access, which then ends the process
+    if (info->si_code <= 0) raise(SIGSEGV);   // sent by kill(): there is no access to repeat
   }
 }
 

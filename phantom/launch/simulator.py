@@ -99,6 +99,7 @@ class SimulatorClient:
 
     def __init__(self, address: str) -> None:
         self._address = address
+        self._closing = False
         options = [
             ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
             ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
@@ -135,6 +136,7 @@ class SimulatorClient:
 
     def close_job(self, end: Mapping[str, Any]) -> dict[str, Any]:
         """Ends the job; returns the summary. Raises SimulatorError."""
+        self._closing = True
         return self._call(self._stub.CloseJob, end)
 
     def rank_exited(self, rank: int, status: int) -> None:
@@ -145,18 +147,25 @@ class SimulatorClient:
             return
 
     def watch(self, events: queue.SimpleQueue[tuple[str, Any]]) -> None:
-        """Starts to pass on what the simulator tells about the job."""
+        """Starts to pass on what the simulator tells about the job.
+
+        The stream lasts as long as the job: however it ends before close_job, the simulator is gone. A server
+        that shuts down ends it in an orderly way or cancels it, with the same code as a call of our own.
+        """
 
         def read() -> None:
+            reason = "it shut down"
             try:
                 for message in self._stub.Watch(messages.JsonMessage(json="{}")):
                     events.put(("simulator", json.loads(message.json)))
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.CANCELLED:
-                    events.put(("simulator", {"gone": error.details() or error.code().name}))
+                reason = error.details() or error.code().name
+            if not self._closing:
+                events.put(("simulator", {"gone": reason}))
 
         threading.Thread(target=read, name="phantom-watch", daemon=True).start()
 
     def close(self) -> None:
         """Closes the channel."""
+        self._closing = True
         self._channel.close()

@@ -61,8 +61,9 @@ def judge(
         warnings.append(messages[-1])
         return Verdict(status=SIMULATOR, summary=result, messages=tuple(messages))
     aborted = outcome.aborted or {}
-    # A lost peer is told by how its process ended, where that is known.
-    if aborted and not (aborted.get("kind") == "peer-lost" and outcome.failure is not None):
+    # A lost peer is told by how its process ended, where that is known; a launcher hides which rank it was.
+    known_peer = outcome.failure is not None and outcome.failure.rank is not None
+    if aborted and not (aborted.get("kind") == "peer-lost" and known_peer):
         messages.append(f"{aborted.get('kind', 'abort')}: {aborted.get('message', '')}")
     if known == "deadlock" or aborted.get("kind") == "deadlock":
         result["status"] = "deadlock"

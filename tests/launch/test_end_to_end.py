@@ -175,13 +175,74 @@ total = torch.ones(1, device="cuda")
 if dist.get_rank() == 0:
     dist.all_reduce(total)
     print(total.item())
-else:
-    dist.broadcast_object_list([None], src=2)
+elif dist.get_rank() == 1:
+    dist.recv(total, src=0)
+    torch.cuda.synchronize()
 """
-    done = real.run("run", "-G", "3", "--out", "a", real.script("train.py", text))
-    assert done.returncode in (3, 1), done.stderr
-    assert "all_reduce" in done.stderr
-    assert summary(real, "a")["status"] in ("deadlock", "failed")
+    # The ranks die of the ABORT with status 1; what the job ended of is the deadlock.
+    for form in ((), ("--", "torchrun")):
+        out = f"a{len(form)}"
+        done = real.run("run", "-G", "3", "--out", out, *form, real.script("train.py", text))
+        assert done.returncode == 3, done.stderr
+        assert "all_reduce #0" in done.stderr
+        assert "waits for ranks 1, 2, which have not called it" in done.stderr
+        assert "message #0 from rank 0 to rank 1" in done.stderr
+        assert summary(real, out)["status"] == "deadlock"
+
+
+def test_collectives_that_differ_between_ranks_fail_the_job_and_show_both_sides(real: Phantom) -> None:
+    text = """
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(8 + dist.get_rank(), device="cuda"))
+torch.cuda.synchronize()
+"""
+    done = real.run("run", "-G", "2", "--out", "a", real.script("train.py", text))
+    assert done.returncode == 1, done.stderr
+    assert "rank 0: all_reduce of 32 bytes of float32" in done.stderr
+    assert "rank 1: all_reduce of 36 bytes of float32" in done.stderr
+    assert summary(real, "a")["status"] == "failed"
+
+
+FAILING = """
+import os, signal, sys, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+try:
+    sys.exit(9)
+except SystemExit:
+    pass
+if dist.get_rank() == 1:
+    FAIL
+dist.all_reduce(torch.ones(8, device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+def test_the_status_of_sys_exit_is_the_jobs_and_no_deadlock(real: Phantom) -> None:
+    script = real.script("train.py", FAILING.replace("FAIL", "sys.exit(7)"))
+    for form in ((), ("--", "python", "-X", "dev")):
+        done = real.run("run", "-G", "2", "--out", f"a{len(form)}", *form, script)
+        assert done.returncode == 7, done.stderr
+        assert "rank 1 ended with status 7" in done.stderr
+    caught = real.script("caught.py", FAILING.replace("FAIL", "pass"))
+    done = real.run("run", "-G", "2", "--out", "b", "--", "python", "-X", "dev", caught)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_signal_that_a_rank_gets_is_not_swallowed(real: Phantom) -> None:
+    script = real.script("train.py", FAILING.replace("FAIL", "os.kill(os.getpid(), signal.SIGSEGV)"))
+    done = real.run("run", "-G", "2", "--out", "a", script)
+    assert done.returncode == 128 + signal.SIGSEGV, done.stderr
+    assert "rank 1 was killed by SIGSEGV" in done.stderr
+
+
+def test_under_a_launcher_the_rank_that_was_the_cause_is_named(real: Phantom) -> None:
+    script = real.script("train.py", FAILING.replace("FAIL", "raise ValueError('no such data')"))
+    done = real.run("run", "-G", "2", "--out", "a", "--", "torchrun", script)
+    assert done.returncode == 1, done.stderr
+    assert "peer-lost: rank 1 is gone" in done.stderr
 
 
 def test_running_out_of_memory_is_the_jobs_failure_and_named(real: Phantom) -> None:

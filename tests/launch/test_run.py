@@ -127,6 +127,15 @@ def test_killing_phantom_itself_kills_the_ranks(phantom: Phantom) -> None:
     os.kill(child, signal.SIGKILL)  # a session of its own, and nobody is left to look for it
 
 
+def test_a_simulator_that_shuts_down_in_order_is_status_4(phantom: Phantom, simulator: FakeSimulator) -> None:
+    process = phantom.start("run", "-G", "2", "--out", "out", phantom.script("train.py", WAITING))
+    phantom.wait_for("pids")
+    simulator.notices.put(None)  # Watch ends without an error
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "the simulator failed: it shut down" in err
+
+
 def test_a_simulator_that_goes_away_is_status_4(phantom: Phantom, simulator: FakeSimulator) -> None:
     process = phantom.start("run", "-G", "2", "--out", "out", phantom.script("train.py", WAITING))
     pids = [int(text) for text in phantom.wait_for("pids").split()]

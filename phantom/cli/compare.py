@@ -1,0 +1,80 @@
+"""`phantom compare`: virtual against measured step times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phantom.launch.errors import UsageError
+
+SHOWN = 20
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--real", "real_file", type=click.Path(path_type=Path), required=True, metavar="FILE",
+              help="Measured step times in seconds (JSON).")  # fmt: skip
+@click.option("--tolerance", type=click.FloatRange(min=0), default=0.1, show_default=True,
+              help="Largest relative error of the median; past it the exit status is 1.")  # fmt: skip
+@click.option("--skip", type=click.IntRange(min=0), default=None,
+              help="Leading steps that do not count; default 1 where there are more.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+def compare(run_dir: Path, real_file: Path, tolerance: float, skip: int | None, as_json: bool) -> int:
+    """Compares the steps of the run in RUN_DIR with measured ones."""
+    from phantom.results.compare import MeasurementError, compare_steps, read_measured
+
+    try:
+        found = compare_steps(_steps(run_dir), read_measured(real_file), skip=skip)
+    except MeasurementError as error:
+        raise UsageError(str(error)) from None
+    within = abs(found.error) <= tolerance
+    if as_json:
+        click.echo(json.dumps({
+            "steps": [
+                {"index": pair.index, "virtual_s": pair.virtual_s, "real_s": pair.real_s, "error": pair.error}
+                for pair in found.pairs
+            ],
+            "skipped": found.skipped,
+            "median": {
+                "virtual_s": found.virtual_median_s, "real_s": found.real_median_s, "error": found.error
+            },
+            "tolerance": tolerance,
+            "within": within,
+        }))  # fmt: skip
+    else:
+        _show(found, tolerance=tolerance, within=within)
+    return 0 if within else 1
+
+
+def _steps(run_dir: Path) -> list[dict[str, Any]]:
+    path = run_dir / "summary.json"
+    try:
+        summary = json.loads(path.read_text())
+        return list(summary["steps"])
+    except OSError as error:
+        raise UsageError(f"no finished run in {run_dir}: cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a summary of a run: {error!r}") from None
+
+
+def _show(found: Any, *, tolerance: float, within: bool) -> None:
+    from phantom.terminal.units import seconds
+
+    def row(name: str, virtual_s: float, real_s: float, error: float, note: str = "") -> None:
+        text = f"{name:<8}{seconds(virtual_s):>12}{seconds(real_s):>12}{error:>+9.1%}  {note}"
+        click.echo(text.rstrip())
+
+    click.echo(f"{'step':<8}{'virtual':>12}{'real':>12}{'error':>9}")
+    for place, pair in enumerate(found.pairs[:SHOWN]):
+        note = "(left out)" if place < found.skipped else ""
+        row(str(pair.index), pair.virtual_s, pair.real_s, pair.error, note)
+    if len(found.pairs) > SHOWN:
+        click.echo(f"... and {len(found.pairs) - SHOWN} more steps")
+    row("median", found.virtual_median_s, found.real_median_s, found.error)
+    for count, side in ((found.virtual_only, "simulated"), (found.real_only, "measured")):
+        if count:
+            click.echo(f"{count} step{'s were' if count > 1 else ' was'} only {side}")
+    click.echo(f"error of the median is {'within' if within else 'past'} the tolerance of {tolerance:.1%}")
