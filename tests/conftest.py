@@ -1,8 +1,8 @@
 """Tests that change what torch is live in processes of their own, one per file.
 
-A process can attach torch to the virtual device once and before anything imports it, so the files in ISOLATED
-are not collected beside others: tests/test_isolated.py runs each of them in a fresh interpreter. Naming only such
-files or folders on the command line runs them directly.
+A process can attach torch to the virtual device once and before anything imports it, so the files
+in ISOLATED are not collected beside others: tests/test_isolated.py runs each of them in a fresh
+interpreter. Naming only such files or folders on the command line runs them directly.
 """
 
 from __future__ import annotations
