@@ -172,7 +172,7 @@ def _run(process: Process) -> None:
     main.__dict__["__cached__"] = None
     main.__loader__ = SourceFileLoader("__main__", process.script)
     with open(process.script, "rb") as file:
-        code = compile(file.read(), process.script, "exec")
+        code = compile(file.read(), process.script, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 

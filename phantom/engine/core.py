@@ -112,9 +112,9 @@ class Core:
         self.horizon.run(clock)
         return clock
 
-    def _touch(self, session: RankSession, clock_id: int, now_ps: int) -> Clock:
+    def _touch(self, session: RankSession, clock_id: int, now_ps: int, *, bound_only: bool = False) -> Clock:
         clock = session.clocks.get(clock_id)
-        if now_ps < self.scheduler.committed_ps:
+        if now_ps < self.scheduler.committed_ps and not bound_only:
             self.statistics.warn(_LATE)
         if clock is None:
             return self._new_clock(session, clock_id, now_ps)
@@ -129,7 +129,9 @@ class Core:
         return clock
 
     def _clock(self, session: RankSession, record: Record) -> None:
-        self._touch(session, record[1], record[2])
+        # Nothing happens at the time of a bare bound (a thread that is joined long after it began, and issues
+        # nothing, tells one), so a late one moves no result.
+        self._touch(session, record[1], record[2], bound_only=True)
 
     def _clock_end(self, session: RankSession, record: Record) -> None:
         clock = session.clocks.pop(record[1], None)
@@ -363,7 +365,7 @@ class Core:
 
     def _post(self, session: RankSession, record: Record) -> None:
         _, key, clock_id, now_ps = record
-        self._touch(session, clock_id, now_ps)
+        self._touch(session, clock_id, now_ps, bound_only=self.store.unknown(key))
         self._answer_all(self.store.post(key, now_ps))
 
     def _wait(self, session: RankSession, record: Record) -> None:

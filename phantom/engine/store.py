@@ -75,6 +75,10 @@ class Store:
             return self._recheck(key)
         return []
 
+    def unknown(self, key: str) -> bool:
+        """Whether nobody has posted `key` yet, so that no WAIT was answered by a later POST of it."""
+        return key not in self._first_ps and key not in self._closed
+
     def forget(self, key: str, now_ps: int) -> None:
         """FORGET at `now_ps`. A WAIT with an earlier clock still sees the key."""
         first_ps = self._first_ps.pop(key, None)

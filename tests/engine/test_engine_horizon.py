@@ -73,6 +73,18 @@ def test_silent_thread_clock_is_taken_out_with_a_warning() -> None:
     assert any("taken out of the horizon" in text for text in talk.engine.statistics.warnings)
 
 
+def test_a_thread_that_issued_nothing_may_be_joined_long_after_it_began() -> None:
+    talk = Talk(2)
+    for rank in range(2):
+        talk.say(rank, comm("g", [0, 1]), collective(1), sync(1, [1, 0, 0]))
+    talk.say(0, [2, 7, 50], [11, 2, 0, ["ended"], END, "Thread.join"])
+    replies = talk.say(0, [10, "ended", 7, 50], [3, 7])
+    assert [2, 2, END] in replies[0]
+    assert not talk.engine.statistics.warnings
+    talk.say(0, collective(2, comm="g", seq=2, now=50))
+    assert any("taken out of the horizon" in text for text in talk.engine.statistics.warnings)
+
+
 def test_main_clock_is_trusted_for_longer() -> None:
     talk = Talk(3)
     for rank in range(2):
