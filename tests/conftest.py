@@ -10,14 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-ISOLATED = ("interpose_device", "interpose_dispatch", "interpose_python")
-
-
-def isolated_files() -> list[Path]:
-    """All test files that want a process of their own."""
-    here = Path(__file__).parent
-    return sorted(path for folder in ISOLATED for path in (here / folder).glob("test_*.py"))
+from isolation import ISOLATED
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

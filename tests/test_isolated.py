@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import isolated_files
+from isolation import isolated_files
 
 
 @pytest.mark.parametrize("path", isolated_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")

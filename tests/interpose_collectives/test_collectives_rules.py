@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interpose_collectives.running import run_job
+from interpose_collectives.running import run_job
 
 
 @pytest.mark.timeout(290)

@@ -17,11 +17,14 @@ def resident_bytes() -> int:
 
 
 def test_random_weights_take_no_memory(device: ModuleType) -> None:
+    # torch imports modules of its own at the first of these
+    torch.nn.init.trunc_normal_(torch.empty(8, 8)).normal_().to(torch.bfloat16)
     before, counted = resident_bytes(), device.host_lazy_bytes()
     weights = [torch.empty(LARGE).normal_() for _ in range(8)]
     weights += [torch.nn.init.trunc_normal_(torch.empty(LARGE), std=0.02) for _ in range(2)]
     weights += [w.to(torch.bfloat16) for w in weights]
-    assert resident_bytes() - before < 32 << 20
+    # 960 MiB of weights: less than one of the ten may have become real.
+    assert resident_bytes() - before < 60 << 20
     assert device.host_lazy_bytes() - counted >= 10 * 64 << 20
     assert weights[0][17, 5] == 0
 

@@ -12,9 +12,9 @@ MS = 1_980_000  # cycles of one millisecond
 
 
 def test_device_time_of_a_range_is_virtual(device: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        with record_function("work"):
-            torch.cuda._sleep(7 * MS)
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities) as profiler, record_function("work"):
+        torch.cuda._sleep(7 * MS)
     (work,) = [event for event in profiler.key_averages() if event.key == "work"]
     assert work.device_time_total == pytest.approx(7_000, rel=0.01)
     assert "Failed to record CUDA event" not in capfd.readouterr().err

@@ -18,7 +18,7 @@ dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 def annotated(tensor: torch.Tensor) -> None: ...
-# DDP compares the annotations of a hook with types; strings would mean a __future__ import leaked into the script.
+# DDP compares the annotations of a hook with types; strings would mean a __future__ import leaked in here.
 assert annotated.__annotations__["tensor"] is torch.Tensor
 print("args", sys.argv[1:], "name", __name__, "file", os.path.basename(__file__), "total", int(total))
 model = torch.nn.Linear(2, 2)
