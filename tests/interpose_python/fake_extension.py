@@ -179,7 +179,7 @@ class FakeExtension(types.ModuleType):
             if key in self.joins:
                 self.answers[self.joins.pop(key)] = self.clock_now_ps()
             self.changed.notify_all()
-        self.clock_end()
+        self.local.__dict__.pop("now_ps", None)
 
     def backward_begins(self) -> None:
         self.log.append(("backward_begins",))
