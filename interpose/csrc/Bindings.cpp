@@ -220,6 +220,20 @@ void bindThreads(py::module_& m) {
   });
 }
 
+void bindThreadRelease(py::module_& m) {
+  // Takes back the clock of a thread that has not used it; false if the thread has.
+  m.def("clock_release", [](uint64_t thread) {
+    const auto id = releaseClock(thread);
+    if (!id) return false;
+    record([&](Packer& p) {
+      p.array(2);
+      p.integer(3);
+      p.integer(*id);
+    });
+    return true;
+  });
+}
+
 void bindStore(py::module_& m) {
   m.def("post", [](const std::string& key) {
     requireSession("post");
@@ -337,6 +351,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bindClocks(m);
   bindStore(m);
   bindThreads(m);
+  bindThreadRelease(m);
   bindSteps(m);
   for (auto bind : allBindings()) bind(m);
 }

@@ -22,22 +22,28 @@ struct Registry {
   std::map<uint64_t, Clock*> of_thread;   // by pthread_self(); an entry lives as long as the thread
   std::atomic<Clock*> backward_owner{nullptr};
 
-  Clock& ofThread(uint64_t thread, Picoseconds start_ps) {
+  Clock& ofThread(uint64_t thread, Picoseconds start_ps, bool claim) {
     std::lock_guard<std::mutex> hold(mutex);
     Clock*& clock = of_thread[thread];
     if (clock == nullptr) {
       clocks.push_back(std::make_unique<Clock>(uint32_t(clocks.size()), start_ps));
       clock = clocks.back().get();
     }
+    if (claim) clock->claimed = true;
     return *clock;
   }
   void forgetThread(uint64_t thread) {
     std::lock_guard<std::mutex> hold(mutex);
     of_thread.erase(thread);
   }
-  bool reserved(uint64_t thread) {
+  std::optional<uint32_t> release(uint64_t thread) {
     std::lock_guard<std::mutex> hold(mutex);
-    return of_thread.count(thread) > 0;
+    auto found = of_thread.find(thread);
+    if (found == of_thread.end() || found->second->claimed) return std::nullopt;
+    Clock& clock = *found->second;
+    clock.waiting = true;   // never reported again
+    of_thread.erase(found);
+    return clock.id;
   }
   Clock* main() {
     std::lock_guard<std::mutex> hold(mutex);
@@ -87,7 +93,7 @@ bool isAutogradThread() {
 bool thisThreadHasClock() {
   if (t_clock != nullptr && t_generation == g_generation) return true;
   if (isAutogradThread()) return g_registry->backward_owner.load() != nullptr;
-  return g_registry->reserved(uint64_t(pthread_self()));
+  return false;
 }
 
 Clock& thisThreadClock() {
@@ -100,13 +106,15 @@ Clock& thisThreadClock() {
   Picoseconds start_ps = t_start_ps;
   Clock* main = g_registry->main();
   if (start_ps < 0) start_ps = main != nullptr ? main->now_ps.load() : 0;
-  t_clock = &g_registry->ofThread(uint64_t(pthread_self()), start_ps);
+  t_clock = &g_registry->ofThread(uint64_t(pthread_self()), start_ps, true);
   t_generation = g_generation;
   if (config().cpu_time == CpuTime::kMeasured) t_clock->cpu_time_ns = threadCpuTimeNs();
   return *t_clock;
 }
 
-Clock& reserveClock(uint64_t thread, Picoseconds start_ps) { return g_registry->ofThread(thread, start_ps); }
+Clock& reserveClock(uint64_t thread, Picoseconds start_ps) { return g_registry->ofThread(thread, start_ps, false); }
+
+std::optional<uint32_t> releaseClock(uint64_t thread) { return g_registry->release(thread); }
 
 void inheritClock(Picoseconds start_ps) { t_start_ps = start_ps; }
 

@@ -4,6 +4,7 @@
 #include "Time.h"
 
 #include <functional>
+#include <optional>
 
 namespace phantom {
 
@@ -12,6 +13,7 @@ struct Clock {
   const uint32_t id;                        // 0 is the rank's main clock
   std::atomic<Picoseconds> now_ps;
   std::atomic<Picoseconds> reported_ps{-1}; // last value that the simulator knows
+  std::atomic<bool> claimed{false};         // its thread has used it
   std::atomic<bool> waiting{false};         // blocked in a request: the simulator knows, and moves it
   Picoseconds cpu_time_ns = -1;             // cpu_time=measured: thread CPU time at the last exit from a hook
 
@@ -24,10 +26,12 @@ struct Clock {
 // The calling thread's clock; made on first use, starting at what inheritClock() left for this thread, else at the
 // main clock. An autograd worker thread uses the clock of the thread that called backward.
 Clock& thisThreadClock();
-bool thisThreadHasClock();
+bool thisThreadHasClock();                 // a clock that is only reserved does not count
 void inheritClock(Picoseconds start_ps);   // call in the new thread before its first device work
 // The clock of another thread (pthread_self() as Python's Thread.ident gives it): its own, or one that it will find.
 Clock& reserveClock(uint64_t thread, Picoseconds start_ps);
+// The id of the clock that was reserved for a thread and that the thread has not used; it is reserved no more.
+std::optional<uint32_t> releaseClock(uint64_t thread);
 void endThreadClock();                     // the thread is about to end
 void setBackwardOwner();                   // the calling thread starts a backward pass
 void resetClocksAfterFork();

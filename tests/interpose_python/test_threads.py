@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -100,3 +101,52 @@ def test_a_join_that_times_out_merges_nothing(threaded: FakeExtension) -> None:
     go.set()
     thread.join()
     assert threaded.clock_now_ps() == PS
+
+
+def test_a_thread_holds_the_horizon_from_its_start_on(threaded: FakeExtension) -> None:
+    threaded.clock_advance_ps(5 * PS)
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    assert threaded.log[-1] == ("clock_reserve", 5 * PS)
+    go.set()
+    thread.join()
+
+
+def released(threaded: FakeExtension) -> list[int]:
+    return [entry[1] for entry in threaded.log if entry[0] == "clock_release"]
+
+
+def test_a_thread_that_sleeps_holds_nothing(threaded: FakeExtension) -> None:
+    threaded.clock_advance_ps(PS)
+    go = threading.Event()
+    sleeping = [threading.Thread(target=go.wait) for _ in range(3)]
+    for thread in sleeping:
+        thread.start()
+    deadline_s = time.monotonic() + 20
+    while len(released(threaded)) < 3 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert sorted(released(threaded)) == sorted(thread.ident or 0 for thread in sleeping)
+    threaded.clock_advance_ps(PS)
+    go.set()
+    for thread in sleeping:
+        thread.join()
+    assert threaded.clock_now_ps() == 2 * PS
+
+
+def test_a_thread_that_runs_keeps_its_clock_until_its_end(threaded: FakeExtension) -> None:
+    threaded.clock_advance_ps(PS)
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    time.sleep(0.3)
+    assert released(threaded) == []
+    stop.set()
+    while thread.is_alive():
+        time.sleep(0.01)
+    assert released(threaded) == [thread.ident]

@@ -107,6 +107,39 @@ def test_every_way_to_start_a_job_gives_the_same_times_also_under_load(real: Pha
     assert "ranks 4" in first.stdout
 
 
+def test_a_thread_that_copies_to_the_host_does_not_depend_on_load(real: Phantom) -> None:
+    text = TRAIN.replace(
+        "        count = torch.ones(1)\n",
+        "        threading.Thread(target=fetch, args=(model,)).start()\n        count = torch.ones(1)\n",
+    )
+    text = text.replace("import os,", "import threading, os,").replace(
+        "def main():",
+        """def fetch(model):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for parameter in model.parameters():
+            parameter.detach().to("cpu", non_blocking=True)
+        stream.synchronize()
+
+def main():""",
+    )
+    script = real.script("train.py", text)
+    found = []
+    for out, load in (("a", 0), ("b", 3)):
+        burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+        try:
+            done = real.run("run", "-G", "2", "--out", out, script, WORKERS="1")
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+        assert done.returncode == 0, done.stderr
+        assert not [text for text in summary(real, out)["warnings"] if "clock" in text]
+        found.append((*virtual(real, out), summary(real, out)["collectives"]))
+    assert found[0] == found[1]
+    assert any(row["kind"] == "d2h" for row in found[0][2])
+
+
 def test_a_script_that_spawns_its_ranks(real: Phantom) -> None:
     text = TRAIN.replace(
         'if __name__ == "__main__":\n    main()',
