@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from interpose import clocks, distributed, environment, memory_tags, session, steps, store, threads
+from interpose import clocks, distributed, environment, futures, memory_tags, session, steps, store, threads
 from interpose.environment import Environment
 from interpose.import_hook import after_import
 
@@ -59,6 +59,7 @@ def enter_process(here: Environment) -> None:
             _extension.install(here.config)  # a fork learns its node, and how slow its host is, only now
         clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
         threads.install(_extension)
+        futures.install(_extension)
 
 
 def _open_on_first_use(extension: ModuleType, torch_c: ModuleType) -> None:

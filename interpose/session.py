@@ -224,7 +224,7 @@ def _open(here: Environment, rank: int, world_size: int) -> None:
         if _session is not None:
             return
         assert _extension is not None
-        from interpose import clocks, threads
+        from interpose import clocks, futures, threads
 
         session = Session(_extension, here, rank, world_size)
         try:
@@ -236,6 +236,7 @@ def _open(here: Environment, rank: int, world_size: int) -> None:
         os.environ[environment.RANK_PID] = str(os.getpid())
         clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
         threads.install(_extension)
+        futures.install(_extension)
         _watch_failures()
         atexit.register(close)
         if here.state is not None:

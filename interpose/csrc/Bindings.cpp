@@ -3,6 +3,7 @@
 
 #include "Accounting.h"
 #include "Clock.h"
+#include "ClockTokens.h"
 #include "Config.h"
 #include "Device.h"
 #include "MemoryLog.h"
@@ -206,6 +207,8 @@ void bindThreads(py::module_& m) {
     endThreadClock();
     flush();
   });
+  m.def("clock_adopt", &adoptClock);
+  m.def("clock_drop", &dropClock);
   // Gives that thread its clock now, at `start_ps`, so that it holds the horizon while its joiner does not.
   m.def("clock_reserve", [](uint64_t thread, Picoseconds start_ps) {
     Clock& clock = reserveClock(thread, start_ps);

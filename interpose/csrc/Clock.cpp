@@ -1,4 +1,5 @@
 #include "Clock.h"
+#include "ClockTokens.h"
 
 #include "Config.h"
 #include "Session.h"
@@ -35,6 +36,16 @@ struct Registry {
   void forgetThread(uint64_t thread) {
     std::lock_guard<std::mutex> hold(mutex);
     of_thread.erase(thread);
+  }
+  // Makes the clock kept under `token` that of `thread`, or of none; null if there is no such clock.
+  Clock* move(uint64_t token, uint64_t thread) {
+    std::lock_guard<std::mutex> hold(mutex);
+    const auto found = of_thread.find(token);
+    if (found == of_thread.end()) return nullptr;
+    Clock* clock = found->second;
+    of_thread.erase(found);
+    if (thread != 0) of_thread[thread] = clock;
+    return clock;
   }
   std::optional<uint32_t> release(uint64_t thread) {
     std::lock_guard<std::mutex> hold(mutex);
@@ -80,6 +91,16 @@ Picoseconds modelledCost(HostWork kind) {
   return 0;
 }
 
+void retire(Clock& clock) {
+  clock.waiting = true;   // never reported again
+  if (!sessionOpen()) return;
+  record([&](Packer& p) {
+    p.array(2);
+    p.integer(3);
+    p.integer(clock.id);
+  });
+}
+
 }  // namespace
 
 bool isAutogradThread() {
@@ -123,16 +144,19 @@ void endThreadClock() {
   Clock& clock = thisThreadClock();
   if (clock.id == 0) return;
   g_registry->forgetThread(uint64_t(pthread_self()));
-  const uint32_t id = clock.id;
-  clock.waiting = true;   // never reported again
-  if (sessionOpen()) {
-    record([&](Packer& p) {
-      p.array(2);
-      p.integer(3);
-      p.integer(id);
-    });
-  }
+  retire(clock);
   t_clock = nullptr;
+}
+
+void adoptClock(uint64_t token) {
+  const auto self = uint64_t(pthread_self());
+  if (Clock* own = g_registry->move(self, 0)) retire(*own);
+  t_clock = nullptr;
+  g_registry->move(token, self);
+}
+
+void dropClock(uint64_t token) {
+  if (Clock* clock = g_registry->move(token, 0)) retire(*clock);
 }
 
 void setBackwardOwner() {

@@ -70,7 +70,8 @@ def describe_operation(operation: PendingOperation, communicators: Mapping[str, 
         text = f"{what} ({len(comm.ranks)} ranks, {size}{where})"
     missing = [comm.ranks[index] for index in operation.missing()]
     if missing:
-        return f"{text}; waits for {_ranks(missing)}, which have not called it"
+        verb = "have" if len(missing) > 1 else "has"
+        return f"{text}; waits for {_ranks(missing)}, which {verb} not called it"
     return f"{text}; all have called it, but it comes after another operation that cannot end"
 
 

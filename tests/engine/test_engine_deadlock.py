@@ -26,7 +26,7 @@ def test_a_collective_called_by_some_ranks_only() -> None:
     lines = text.splitlines()
     assert "rank 0: blocked in synchronize at train.py:2: all_reduce #1 of group 'g' (3 ranks" in lines[1]
     assert "1000 bytes of float32, called at train.py:1" in lines[1]
-    assert "waits for rank 2, which have not called it" in lines[1]
+    assert "waits for rank 2, which has not called it" in lines[1]
     assert "blocked in Event.synchronize at eval.py:9" in lines[2]
     assert "rank 2: finished" in lines[3]
     assert {record[1] for rank in (0, 1) for record in replies[rank]} == {"deadlock"}

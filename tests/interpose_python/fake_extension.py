@@ -36,6 +36,7 @@ class FakeExtension(types.ModuleType):
         self.reserved: dict[int, int] = {}  # thread -> start of the clock it will find
         self.joins: dict[str, list[int]] = {}
         self.clocks = 0
+        self.tokens: dict[int, int] = {}
         self.joins: dict[str, int] = {}  # requests of Thread.join, by the key that the thread posts
         self.changed = threading.Condition()
 
@@ -164,6 +165,15 @@ class FakeExtension(types.ModuleType):
 
     def clock_reserve(self, thread: int, start_ps: int) -> None:
         self.log.append(("clock_reserve", start_ps))
+        self.tokens[thread] = start_ps
+
+    def clock_adopt(self, token: int) -> None:
+        self.local.__dict__.pop("now_ps", None)
+        self.local.start_ps = self.tokens.pop(token)
+
+    def clock_drop(self, token: int) -> None:
+        self.log.append(("clock_drop",))
+        self.tokens.pop(token)
 
     def clock_release(self, thread: int) -> bool:
         self.log.append(("clock_release", thread))

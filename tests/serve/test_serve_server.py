@@ -164,7 +164,7 @@ def test_deadlock_is_the_job_status(stub: Any) -> None:
     ranks[1].send([17, {}])
     abort = ranks[0].next(5)
     assert abort[1] == "deadlock"
-    assert "waits for rank 1, which have not called it" in abort[2]
+    assert "waits for rank 1, which has not called it" in abort[2]
     for rank in ranks:
         rank.end()
     assert call(stub.CloseJob, statuses={"0": 1})["status"] == "deadlock"
