@@ -63,7 +63,8 @@ def _install_nccl_version(core: Any, extension: ModuleType) -> None:
 def _add_classes(extension: ModuleType) -> None:
     module = sys.modules[C10D]
     if hasattr(module, "ProcessGroupNCCL"):
-        del module.ProcessGroupNCCL  # a CUDA build has its own, and pybind11 refuses a second class of that name
+        # A CUDA build has its own, and pybind11 refuses a second class of that name.
+        del module.ProcessGroupNCCL
     module.ProcessGroupNCCL = extension.make_process_group_nccl(module)  # type: ignore[attr-defined]
     for name in OTHER_NCCL_CLASSES:
         if hasattr(module, name):

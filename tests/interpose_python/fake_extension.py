@@ -36,8 +36,6 @@ class FakeExtension(types.ModuleType):
         self.reserved: dict[int, int] = {}  # thread -> start of the clock it will find
         self.joins: dict[str, list[int]] = {}
         self.clocks = 0
-        self.tokens: dict[int, int] = {}
-        self.joins: dict[str, int] = {}  # requests of Thread.join, by the key that the thread posts
         self.changed = threading.Condition()
 
     def install(self, config: dict[str, Any]) -> None:
@@ -163,33 +161,17 @@ class FakeExtension(types.ModuleType):
             self.changed.notify_all()
         self.local.__dict__.pop("now_ps", None)
 
-    def clock_reserve(self, thread: int, start_ps: int) -> None:
-        self.log.append(("clock_reserve", start_ps))
-        self.tokens[thread] = start_ps
-
     def clock_adopt(self, token: int) -> None:
         self.local.__dict__.pop("now_ps", None)
-        self.local.start_ps = self.tokens.pop(token)
+        self.local.start_ps = self.reserved.pop(token)
 
     def clock_drop(self, token: int) -> None:
         self.log.append(("clock_drop",))
-        self.tokens.pop(token)
+        self.reserved.pop(token)
 
     def clock_release(self, thread: int) -> bool:
         self.log.append(("clock_release", thread))
         return True
-
-    def join_begin(self, key: str) -> int:
-        self.requests += 1
-        self.joins[key] = self.requests
-        return self.requests
-
-    def thread_ends(self, key: str) -> None:
-        with self.changed:
-            if key in self.joins:
-                self.answers[self.joins.pop(key)] = self.clock_now_ps()
-            self.changed.notify_all()
-        self.local.__dict__.pop("now_ps", None)
 
     def backward_begins(self) -> None:
         self.log.append(("backward_begins",))
