@@ -122,7 +122,7 @@ class FakeExtension(types.ModuleType):
         self.clock_merge(self.await_answer(self.requests))
 
     def has_clock(self) -> bool:
-        return hasattr(self.local, "now_ps") or threading.get_ident() in self.reserved
+        return hasattr(self.local, "now_ps")
 
     def clock_now_ps(self) -> int:
         if not hasattr(self.local, "now_ps"):
@@ -170,6 +170,8 @@ class FakeExtension(types.ModuleType):
         self.reserved.pop(token)
 
     def clock_release(self, thread: int) -> bool:
+        if self.reserved.pop(thread, None) is None:
+            return False
         self.log.append(("clock_release", thread))
         return True
 
