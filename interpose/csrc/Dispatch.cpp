@@ -70,6 +70,8 @@ bool wantsKernel(const c10::OperatorHandle& op) {
   if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return false;
   if (!takesOrMakesTensors(schema)) return false;
   if (cudaHasItsOwn(base)) return true;
+  // A CUDA build brings real kernels, some of operators whose Meta kernel is Python and not there yet: none may run.
+  if (op.hasKernelForDispatchKey(DispatchKey::CUDA)) return true;
   if (op.hasKernelForDispatchKey(DispatchKey::CPU)) return true;
   if (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd)) return false;
   return op.hasKernelForDispatchKey(DispatchKey::Meta);
