@@ -147,6 +147,7 @@ def test_a_thread_that_runs_keeps_its_clock_until_its_end(threaded: FakeExtensio
     time.sleep(0.3)
     assert released(threaded) == []
     stop.set()
-    while thread.is_alive():
+    thread_id, deadline = thread.ident, time.monotonic() + 20
+    while not released(threaded) and time.monotonic() < deadline:  # the watcher looks every few milliseconds
         time.sleep(0.01)
-    assert released(threaded) == [thread.ident]
+    assert released(threaded) == [thread_id]
