@@ -7,25 +7,35 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env build demo test lint bench accuracy clean
+.PHONY: env base full build demo test lint bench accuracy frameworks clean
 
-env: $(VENV)/.ready build
+env: full build
 
-$(VENV)/.ready: pyproject.toml
+# What phantom itself needs: enough for `make demo`.
+base: $(VENV)/.base
+# With the test tools and the training frameworks that the tests run.
+full: $(VENV)/.full
+
+$(VENV)/.base: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null \
 	  || $(BIN)/pip install -q "torch==$(TORCH)+cpu" \
 	  || $(BIN)/pip install -q "torch==$(TORCH)" --index-url $(TORCH_INDEX)
-	$(BIN)/pip install -q -e ".[test]" "torch==$(TORCH)"
+	$(BIN)/pip install -q -e . "torch==$(TORCH)"
 	touch $@
 
-build: $(VENV)/.ready
+# torch is named again so that no framework replaces it; DeepSpeed compiles nothing.
+$(VENV)/.full: $(VENV)/.base
+	DS_BUILD_OPS=0 $(BIN)/pip install -q -e ".[test,frameworks]" "torch==$(TORCH)"
+	touch $@
+
+build: base
 	$(BIN)/python -m interpose.build -q
 
-demo: env
+demo: base build
 	$(BIN)/phantom run --cluster h100-dgx -N 1 -G 8 examples/train_gpt.py --steps 5
 
-lint: $(VENV)/.ready
+lint: full
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -38,6 +48,10 @@ bench: env
 
 accuracy: env
 	$(BIN)/python -m tests.accuracy
+
+# The whole matrix of docs/frameworks.md; MEGATRON and TORCHTITAN are checkouts that some cases run in.
+frameworks: env
+	$(BIN)/python -m tests.frameworks $(if $(MEGATRON),megatron=$(MEGATRON)) $(if $(TORCHTITAN),torchtitan=$(TORCHTITAN))
 
 clean:
 	rm -rf $(VENV) interpose/_build build *.egg-info phantom-run-*

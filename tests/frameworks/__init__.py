@@ -1,0 +1,1 @@
+"""Training frameworks, unmodified, under `phantom run`: the matrix of docs/frameworks.md."""
