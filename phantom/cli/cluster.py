@@ -32,13 +32,11 @@ def list_() -> None:
 
 @cluster.command()
 @click.argument("name")
-@click.option(
-    "-N", "--nodes", type=click.IntRange(1, 1024), help="servers to draw  [default: 2, or 1 without fabric]"
-)
-@click.option(
-    "--svg", "svg_file", type=click.Path(dir_okay=False), help="also draw the topology into this SVG file"
-)
-@click.option("--json", "as_json", is_flag=True, help="everything the description says, as JSON, instead")
+@click.option("-N", "--nodes", type=click.IntRange(1, 1024), show_default="2, or 1 without a fabric",
+              help="Servers to draw.")  # fmt: skip
+@click.option("--svg", "svg_file", type=click.Path(dir_okay=False), show_default="no picture",
+              help="Also draw the topology into this SVG file.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Everything the description says, as JSON, instead.")
 def show(name: str, nodes: int | None, svg_file: str | None, as_json: bool) -> None:
     """Draws the topology of NAME (a preset or a file)."""
     spec = _load(name)
@@ -57,17 +55,15 @@ def show(name: str, nodes: int | None, svg_file: str | None, as_json: bool) -> N
 
 
 @cluster.command()
-@click.option("--base", required=True, help="preset or cluster file to start from")
-@click.option(
-    "--nccl-log", "logs", multiple=True, required=True, help="standard output of nccl-tests; repeatable"
-)
-@click.option("--kind", default="", help="collective, where a log does not tell")
-@click.option("--nodes", default=0, help="servers, where a log does not tell")
-@click.option("--ranks", default=0, help="GPUs, where a log does not tell")
-@click.option("--name", default="calibrated", help="name of the new cluster")
-@click.option(
-    "--out", type=click.Path(dir_okay=False), help="write the cluster file here instead of printing it"
-)
+@click.option("--base", required=True, help="Preset or cluster file to start from.")
+@click.option("--nccl-log", "logs", metavar="FILE", multiple=True, required=True,
+              help="Standard output of nccl-tests; repeatable.")  # fmt: skip
+@click.option("--kind", default="", show_default="the log's", help="Collective, where a log does not tell.")
+@click.option("--nodes", default=0, show_default="the log's", help="Servers, where a log does not tell.")
+@click.option("--ranks", default=0, show_default="the log's", help="GPUs, where a log does not tell.")
+@click.option("--name", default="calibrated", show_default=True, help="Name of the new cluster.")
+@click.option("--out", type=click.Path(dir_okay=False), show_default="printed",
+              help="Write the cluster file here.")  # fmt: skip
 @click.argument("more_logs", nargs=-1)
 def calibrate(
     base: str,

@@ -19,8 +19,8 @@ SHOWN = 20
               help="Measured step times in seconds (JSON).")  # fmt: skip
 @click.option("--tolerance", type=click.FloatRange(min=0), default=0.1, show_default=True,
               help="Largest relative error of the median; past it the exit status is 1.")  # fmt: skip
-@click.option("--skip", type=click.IntRange(min=0), default=None,
-              help="Leading steps that do not count; default 1 where there are more.")  # fmt: skip
+@click.option("--skip", type=click.IntRange(min=0), default=None, show_default="1 where there are more",
+              help="Leading steps that do not count.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def compare(run_dir: Path, real_file: Path, tolerance: float, skip: int | None, as_json: bool) -> int:
     """Compares the steps of the run in RUN_DIR with measured ones."""

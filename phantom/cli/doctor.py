@@ -18,7 +18,8 @@ _COLOURS = {GOOD: "green", WARNING: "yellow", BAD: "red"}
 
 
 @click.command()
-@click.option("--python", default="", metavar="PATH", help="The job's interpreter; phantom's own by default.")
+@click.option("--python", default="", metavar="PATH", show_default="phantom's own",
+              help="The job's interpreter.")  # fmt: skip
 @click.option("--fix", is_flag=True, help="Build the extension and install the hook where they are missing.")
 @click.option("--remove-hook", is_flag=True, help="Take phantom's hook out of that interpreter again.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

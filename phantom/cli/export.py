@@ -19,8 +19,10 @@ from phantom.launch.errors import UsageError
               help="Pickle for PyTorch's memory viewer, of the rank of --rank.")  # fmt: skip
 @click.option("--kineto", type=click.Path(path_type=Path), metavar="DIR", default=None,
               help="One PyTorch profiler trace per rank, for Holistic Trace Analysis.")  # fmt: skip
-@click.option("--steps", metavar="A:B", default=None, help="Only steps A to B-1; default all recorded ones.")
-@click.option("--ranks", metavar="LIST", default=None, help="Only these ranks of the timeline, like 0,8-11.")
+@click.option("--steps", metavar="A:B", default=None, show_default="all recorded",
+              help="Only steps A to B-1; not of the memory snapshot.")  # fmt: skip
+@click.option("--ranks", metavar="LIST", default=None, show_default="all recorded",
+              help="Only these ranks of the timeline, like 0,8-11.")  # fmt: skip
 @click.option("--rank", type=int, default=0, show_default=True, help="Rank of the memory snapshot.")
 def export(
     run_dir: Path,

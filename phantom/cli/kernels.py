@@ -21,7 +21,8 @@ from phantom.kernels.suite import SUITES, suite
 _STORE = click.option(
     "--store",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Kernel store  [default: the user's cache]",
+    show_default="the user's cache",
+    help="Kernel store (SQLite).",
 )
 
 
@@ -49,16 +50,16 @@ def kernels() -> None:
 
 @kernels.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option(
-    "--suite", "suite_name", type=click.Choice(SUITES), help="A built-in list, if no FILES are given."
-)
-@click.option(
-    "--device", "kind", type=click.Choice(["cpu", "cuda"]), help="Where to run  [default: cuda if it is here]"
-)
+@click.option("--suite", "suite_name", type=click.Choice(SUITES), show_default="small",
+              help="A built-in list, if no FILES are given.")  # fmt: skip
+@click.option("--device", "kind", type=click.Choice(["cpu", "cuda"]), show_default="cuda if it is here",
+              help="Where to run.")  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of a rank."
 )
-@click.option("--dtype", help="dtype of the built-in list, such as bfloat16.")
+@click.option(
+    "--dtype", show_default="small: float32, transformer: bfloat16", help="dtype of the built-in list."
+)
 @click.option(
     "--budget",
     type=click.FloatRange(0.01),
@@ -130,7 +131,7 @@ def _read_kernels(files: tuple[Path, ...]) -> Iterator[KernelDescription]:
 
 @kernels.command()
 @click.argument("text", required=False)
-@click.option("--device", help="Only of this device.")
+@click.option("--device", metavar="NAME", show_default="all", help="Only of this device.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @_STORE
 def show(text: str | None, device: str | None, as_json: bool, store: Path | None) -> None:

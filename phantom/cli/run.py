@@ -17,23 +17,24 @@ from phantom.terminal import table
     "--cluster", default="h100-dgx", show_default=True, metavar="NAME|FILE.toml", help="GPUs, nodes, links."
 )
 @click.option("-N", "--nodes", type=int, default=1, show_default=True, help="Simulated nodes.")
-@click.option(
-    "-G", "--gpus-per-node", type=int, default=None, help="Simulated GPUs per node; the cluster's by default."
-)
+@click.option("-G", "--gpus-per-node", type=int, default=None,
+              show_default="the command's, else the cluster's", help="Simulated GPUs per node.")  # fmt: skip
 @click.option("--kernels", type=click.Choice(["auto", "store", "measure", "predict"]), default="auto",
               show_default=True, help="Where kernel costs may come from.")  # fmt: skip
-@click.option(
-    "--store", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Kernel store (SQLite)."
-)
-@click.option("--server", metavar="HOST:PORT", default=None, help="Use a running `phantom serve`.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=None, help="Results; default phantom-run-<n>."
-)
+@click.option("--store", type=click.Path(path_type=Path, dir_okay=False), default=None,
+              show_default="the user's cache", help="Kernel store (SQLite).")  # fmt: skip
+@click.option("--server", metavar="HOST:PORT", default=None, show_default="one of its own",
+              help="Use a running `phantom serve`.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=None,
+              show_default="phantom-run-1, -2, ...",
+              help="Folder for the results; an existing run is never overwritten.")  # fmt: skip
 @click.option("--timeline", is_flag=True, help="Write a per-kernel Perfetto timeline.")
 @click.option("--timeline-steps", metavar="A:B", default=None,
-              help="Record the detail of steps A to B-1; all with --timeline, else the first 3.")  # fmt: skip
+              show_default="all with --timeline, else the first 3",
+              help="Record the detail of steps A to B-1.")  # fmt: skip
 @click.option("--timeline-ranks", metavar="LIST", default=None,
-              help="Record the detail of these ranks, like 0,8-11; default all.")  # fmt: skip
+              show_default="all with --timeline, else the first 64",
+              help="Record the detail of these ranks, like 0,8-11.")  # fmt: skip
 @click.option("--tokens-per-step", type=click.IntRange(min=1), default=None,
               help="Tokens that the whole job processes per step; gives tokens/s.")  # fmt: skip
 @click.option("--samples-per-step", type=click.IntRange(min=1), default=None,
@@ -47,8 +48,10 @@ from phantom.terminal import table
     "--values", type=click.Choice(["on", "off"]), default="on", show_default=True, help="Carry small values."
 )
 @click.option("--launch", type=click.Choice(["rank", "node", "once"]), default=None,
-              help="Start COMMAND once per rank, per node, or once; default by its form.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=1), default=None, help="End the job after so many steps.")
+              show_default="by COMMAND's form",
+              help="Start COMMAND once per rank, per node, or once.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=None, show_default="to the script's end",
+              help="End the job after so many steps.")  # fmt: skip
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Only source of randomness in the simulator."
 )

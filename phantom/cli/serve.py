@@ -22,9 +22,8 @@ from phantom.launch.processes import die_with_parent
               help="Address to listen on; port 0 takes a free one.")  # fmt: skip
 @click.option("--kernels", type=click.Choice(["auto", "store", "measure", "predict"]), default="auto",
               show_default=True, help="Where kernel costs may come from.")  # fmt: skip
-@click.option(
-    "--store", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Kernel store (SQLite)."
-)
+@click.option("--store", type=click.Path(path_type=Path, dir_okay=False), default=None,
+              show_default="the user's cache", help="Kernel store (SQLite).")  # fmt: skip
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Only source of randomness in the simulator."
 )
