@@ -81,8 +81,11 @@ def install(*, before: Callable[[], None] | None = None) -> None:
     """
     if "torch.cuda" in sys.modules:
         raise RuntimeError("phantom must be attached before torch.cuda is imported")
+    from interpose.standins import finder
+
     uninstall()
     sys.meta_path.insert(0, TorchCudaWatcher(before))
+    finder.install()
 
 
 def uninstall() -> None:

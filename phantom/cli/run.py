@@ -47,6 +47,8 @@ from phantom.terminal import table
 @click.option(
     "--values", type=click.Choice(["on", "off"]), default="on", show_default=True, help="Carry small values."
 )
+@click.option("--stand-ins", default="all", show_default=True, metavar="all|none|NAME,NAME",
+              help="Libraries that phantom stands in for where they are not installed.")  # fmt: skip
 @click.option("--launch", type=click.Choice(["rank", "node", "once"]), default=None,
               show_default="by COMMAND's form",
               help="Start COMMAND once per rank, per node, or once.")  # fmt: skip

@@ -11,6 +11,7 @@ import json
 from functools import lru_cache
 from importlib import resources
 
+from phantom.kernels import library_rules
 from phantom.kernels.description import KernelDescription, TensorMeta
 
 CLASSES = (
@@ -49,6 +50,8 @@ def operators() -> dict[str, str]:
 
 def class_of(kernel: KernelDescription) -> str:
     """Return the cost class of *kernel*, one of :data:`CLASSES`; ``other`` for what is not listed."""
+    if library_rules.is_library_kernel(kernel):
+        return library_rules.class_of(kernel)
     name = kernel.base_name
     klass = operators().get(name)
     if klass is not None:

@@ -15,7 +15,7 @@ _PRODUCTS: dict[str, tuple[int, int, int | None]] = {
     (0, 1, None),
     "mv": (0, 1, None), "addmv": (1, 2, 0), "dot": (0, 1, None), "vdot": (0, 1, None), "_sparse_mm": (0, 1,
     None),
-    "_sparse_addmm": (1, 2, 0), "linalg_matmul": (0, 1, None),
+    "_sparse_addmm": (1, 2, 0), "linalg_matmul": (0, 1, None), "wgrad_accumulate": (0, 1, 2),
 }  # fmt: skip
 
 
@@ -50,6 +50,8 @@ def matmul_shapes(kernel: KernelDescription) -> list[tuple[GemmShape, str]] | No
     a, b = kernel.need_tensor(a_index), kernel.need_tensor(b_index)
     c = kernel.tensor(c_index) if c_index is not None else None
     out = kernel.out_tensors[0] if kernel.out_tensors else None
+    if name == "wgrad_accumulate":
+        out = c  # C is updated in place
     return [(_product(a, b, c, out), a.dtype)]
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgpack
 
+from phantom.kernels import library_rules
 from phantom.kernels.classes import class_of
 from phantom.kernels.constants import Constants
 from phantom.kernels.cost import Cost
@@ -25,7 +26,7 @@ from phantom.kernels.source import StoreAndDevice
 from phantom.kernels.store import KernelStore, StoreError, default_path
 
 MODES = ("auto", "store", "measure", "predict")
-_PRICED_NAMESPACES = ("aten", "prims")
+_PRICED_NAMESPACES = ("aten", "prims", library_rules.NAMESPACE)
 
 _MAX_ELEMENTS = 200_000
 

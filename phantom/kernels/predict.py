@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phantom.kernels import compute_rules, index_rules, tensor_rules
+from phantom.kernels import compute_rules, index_rules, library_rules, tensor_rules
 from phantom.kernels.classes import class_of, launches_nothing
 from phantom.kernels.constants import Constants, constants_for
 from phantom.kernels.context import Context
@@ -48,6 +48,8 @@ class Predictor:
         """
         if launches_nothing(kernel) or self._on_host(kernel):
             return None
+        if library_rules.is_library_kernel(kernel):
+            return library_rules.estimate(kernel, self.context)
         return RULES[class_of(kernel)](kernel, self.context)
 
     def bytes_estimate(self, kernel: KernelDescription) -> Estimate:

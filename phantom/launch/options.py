@@ -28,6 +28,7 @@ class RunOptions:
     cpu_time: str = "model"
     unknown_values: str = "healthy"
     values: bool = True
+    stand_ins: str = "all"
     launch: str | None = None
     steps: int | None = None
     seed: int = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from interpose import environment, pth
+from interpose.standins import registry
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
 from phantom.launch import interpreter as interpreters
@@ -56,6 +57,7 @@ class Run:
         """
         options = self._options
         command = parse(options.command, launch=options.launch)
+        _check_stand_ins(options.stand_ins)
         job = size_job(command, nodes=options.nodes, gpus_per_node=options.gpus_per_node,
                        cluster_gpus=_cluster_gpus(options.cluster))  # fmt: skip
         fork = self._prepare_interpreter(command)
@@ -180,6 +182,7 @@ class Run:
             "cpu_time": options.cpu_time,
             "unknown_values": options.unknown_values,
             "values": options.values,
+            "stand_ins": options.stand_ins,
             "steps": options.steps,
             "seed": options.seed,
             "out": str(self.out),
@@ -313,6 +316,13 @@ class _Signals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+
+def _check_stand_ins(text: str) -> None:
+    try:
+        registry.chosen(text)
+    except registry.UnknownStandIn as error:
+        raise UsageError(str(error)) from None
 
 
 def _cluster_gpus(cluster: str) -> int:

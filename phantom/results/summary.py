@@ -66,6 +66,7 @@ def summarize(
             "records": engine.records,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
+        "stand_ins": _stand_ins(statistics.ranks),
         "warnings": _warnings(statistics),
         "faults": [
             {"rank": rank, **fault} for rank, report in enumerate(statistics.ranks) for fault in report.faults
@@ -262,6 +263,15 @@ def _top_kernels(reports: Sequence[RankReport], limit: int = 50) -> list[dict[st
             "virtual_s": ps / _PS,
         }
         for (name, source, klass), ps in ordered
+    ]
+
+
+def _stand_ins(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
+    """Libraries that phantom stood in for, with the version that the stand-in follows and how many ranks."""
+    ranks = Counter(pair for report in reports for pair in (report.latest.get("stand_ins") or {}).items())
+    return [
+        {"library": name, "version": version, "ranks": count}
+        for (name, version), count in sorted(ranks.items())
     ]
 
 

@@ -1,0 +1,184 @@
+"""Layer and RMS norm modules and functions of Apex."""
+
+import numbers
+from typing import Any
+
+import torch
+
+from interpose.standins import normalization
+from interpose.standins.surface import missing_names
+
+
+def _shape(normalized_shape: Any) -> torch.Size:
+    if isinstance(normalized_shape, numbers.Integral):
+        normalized_shape = (normalized_shape,)
+    return torch.Size(normalized_shape)
+
+
+class FusedLayerNormAffineFunction:
+    """`apply(input, weight, bias, normalized_shape, eps, memory_efficient)`."""
+
+    @staticmethod
+    def apply(
+        data: Any, weight: Any, bias: Any, shape: Any, eps: float, memory_efficient: Any = False
+    ) -> Any:
+        """Returns the normalized input."""
+        return normalization.layer_norm(data, weight, bias, shape, eps)
+
+
+class FusedLayerNormFunction:
+    """`apply(input, normalized_shape, eps, memory_efficient)`."""
+
+    @staticmethod
+    def apply(data: Any, shape: Any, eps: float, memory_efficient: Any = False) -> Any:
+        """Returns the normalized input."""
+        return normalization.layer_norm(data, None, None, shape, eps)
+
+
+class FusedRMSNormAffineFunction:
+    """`apply(input, weight, normalized_shape, eps, memory_efficient)`."""
+
+    @staticmethod
+    def apply(data: Any, weight: Any, shape: Any, eps: float, memory_efficient: Any = False) -> Any:
+        """Returns the normalized input."""
+        return normalization.rms_norm(data, weight, shape, eps)
+
+
+class FusedRMSNormFunction:
+    """`apply(input, normalized_shape, eps, memory_efficient)`."""
+
+    @staticmethod
+    def apply(data: Any, shape: Any, eps: float, memory_efficient: Any = False) -> Any:
+        """Returns the normalized input."""
+        return normalization.rms_norm(data, None, shape, eps)
+
+
+FusedLayerNormAffineMixedDtypesFunction = FusedLayerNormAffineFunction
+FusedRMSNormAffineMixedDtypesFunction = FusedRMSNormAffineFunction
+
+
+def fused_layer_norm_affine(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    normalized_shape: Any,
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Any:
+    """Layer norm with weight and bias."""
+    return normalization.layer_norm(input, weight, bias, _shape(normalized_shape), eps)
+
+
+def fused_layer_norm(
+    input: Any, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    """Layer norm without weight and bias."""
+    return normalization.layer_norm(input, None, None, _shape(normalized_shape), eps)
+
+
+def fused_rms_norm_affine(
+    input: Any, weight: Any, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    """RMS norm with weight."""
+    return normalization.rms_norm(input, weight, _shape(normalized_shape), eps)
+
+
+def fused_rms_norm(
+    input: Any, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    """RMS norm without weight."""
+    return normalization.rms_norm(input, None, _shape(normalized_shape), eps)
+
+
+mixed_dtype_fused_layer_norm_affine = fused_layer_norm_affine
+mixed_dtype_fused_rms_norm_affine = fused_rms_norm_affine
+
+
+class FusedLayerNorm(torch.nn.Module):
+    """Layer norm over the last dimensions."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps = _shape(normalized_shape), eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        if elementwise_affine:
+            self.weight = torch.nn.Parameter(torch.empty(*self.normalized_shape))
+            self.bias = torch.nn.Parameter(torch.empty(*self.normalized_shape))
+        else:
+            self.register_parameter("weight", None)
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Ones and zeros."""
+        if self.elementwise_affine:
+            torch.nn.init.ones_(self.weight)
+            torch.nn.init.zeros_(self.bias)
+
+    def forward(self, input: Any) -> Any:
+        """Returns the normalized input."""
+        return normalization.layer_norm(input, self.weight, self.bias, self.normalized_shape, self.eps)
+
+    def extra_repr(self) -> str:
+        """As torch.nn.LayerNorm."""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class FusedRMSNorm(torch.nn.Module):
+    """RMS norm over the last dimensions."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps = _shape(normalized_shape), eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        if elementwise_affine:
+            self.weight = torch.nn.Parameter(torch.empty(*self.normalized_shape))
+        else:
+            self.register_parameter("weight", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Ones."""
+        if self.elementwise_affine:
+            torch.nn.init.ones_(self.weight)
+
+    def forward(self, input: Any) -> Any:
+        """Returns the normalized input."""
+        return normalization.rms_norm(input, self.weight, self.normalized_shape, self.eps)
+
+    def extra_repr(self) -> str:
+        """As torch.nn.RMSNorm."""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """Input in 16 bits, weight and bias in fp32."""
+
+    def __init__(self, normalized_shape: Any, eps: float = 1e-5, **kwargs: Any) -> None:
+        kwargs.pop("elementwise_affine", None)
+        super().__init__(normalized_shape, eps=eps, elementwise_affine=True, **kwargs)
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """Input in 16 bits, weight in fp32."""
+
+    def __init__(self, normalized_shape: Any, eps: float = 1e-5, **kwargs: Any) -> None:
+        kwargs.pop("elementwise_affine", None)
+        super().__init__(normalized_shape, eps=eps, elementwise_affine=True, **kwargs)
+
+
+__getattr__ = missing_names(__name__)

@@ -1,0 +1,5 @@
+"""Where Apex defines FusedAdam."""
+
+from interpose.standins.optimizers import FusedAdam
+
+__all__ = ["FusedAdam"]

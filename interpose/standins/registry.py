@@ -1,0 +1,69 @@
+"""The libraries that have a stand-in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """One library: the name users choose it by, its distribution's name and version, what it makes
+    importable."""
+
+    name: str
+    distribution: str
+    version: str
+    modules: tuple[str, ...]
+    title: str
+
+
+STAND_INS = (
+    StandIn(
+        name="transformer_engine",
+        distribution="transformer-engine",
+        version="2.10.0",
+        modules=("transformer_engine", "transformer_engine_torch"),
+        title="Transformer Engine",
+    ),
+    StandIn(
+        name="apex",
+        distribution="apex",
+        version="0.1",
+        modules=(
+            "apex",
+            "amp_C",
+            "fused_layer_norm_cuda",
+            "fused_weight_gradient_mlp_cuda",
+            "scaled_masked_softmax_cuda",
+            "scaled_softmax_cuda",
+            "scaled_upper_triang_masked_softmax_cuda",
+        ),
+        title="NVIDIA Apex",
+    ),
+)
+
+BY_MODULE = {module: stand_in for stand_in in STAND_INS for module in stand_in.modules}
+NAMES = tuple(stand_in.name for stand_in in STAND_INS)
+
+
+class UnknownStandIn(ValueError):
+    """`--stand-ins` names a library that has none; the text lists those that have."""
+
+
+def chosen(text: str) -> frozenset[str]:
+    """The libraries that `--stand-ins` allows: all, none or names with commas.
+
+    Raises UnknownStandIn.
+    """
+    words = [word.strip().replace("-", "_") for word in text.split(",") if word.strip()]
+    if words == ["all"]:
+        return frozenset(NAMES)
+    if words == ["none"] or not words:
+        return frozenset()
+    unknown = [word for word in words if word not in NAMES]
+    if unknown:
+        raise UnknownStandIn(
+            f"--stand-ins {text}: there is no stand-in of {', '.join(unknown)}; "
+            f"want all, none or a list of {', '.join(NAMES)}"
+        )
+    return frozenset(words)
