@@ -11,6 +11,7 @@ from typing import Any
 
 from interpose import clocks, distributed, environment, futures, memory_tags, session, steps, store, threads
 from interpose.environment import Environment
+from interpose.frameworks import deepspeed, host_optimizers
 from interpose.import_hook import after_import
 
 _extension: ModuleType | None = None
@@ -44,6 +45,8 @@ def attach() -> None:
     after_import("torch.autograd.variable", lambda module: steps.watch_backward(module, extension))
     after_import("torch.optim.optimizer", lambda module: memory_tags.watch(module, extension))
     after_import("torch.optim.optimizer", lambda module: steps.watch_optimizers(module, extension))
+    after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
+    after_import("deepspeed.ops.op_builder.builder", lambda module: deepspeed.watch_builders(module, extension))
     os.register_at_fork(after_in_child=_forked)
     enter_process(here)
 

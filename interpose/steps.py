@@ -29,6 +29,7 @@ class StepCounter:
         self._index = -1
         self._in_run = False
         self._in_backward = 0
+        self._backward_seen = False
         self._stepped_in_backward = False
         self._run_length = 0
         self._previous_length = 0
@@ -42,6 +43,11 @@ class StepCounter:
     def backward_begins(self) -> None:
         """A backward pass starts, which ends a run of optimizer steps."""
         with self._lock:
+            if not self._backward_seen:
+                self._backward_seen = True
+                # Optimizer steps before any backward pass make the optimizer's state (DeepSpeed's BF16 optimizer,
+                # FSDP checkpoints): no training step; the first real one replaces it.
+                self._in_run, self._index = False, -1
             if self._in_backward == 0 and self._in_run:
                 self._in_run = False
                 self._previous_length = self._run_length

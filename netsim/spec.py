@@ -171,6 +171,7 @@ class HostSpec:
     `op_s` per dispatched operator that launches a kernel, `view_s` per view or metadata operator,
     `backward_node_s` extra per autograd node, `launch_latency_s` from launch to start of the kernel on an
     idle GPU, `collective_s` per collective call, `query_s` per event query, `store_s` per store request.
+    `optimizer_bytes_per_s`: rate at which all cores of a server together run an optimizer over host memory.
     """
 
     op_s: float
@@ -180,6 +181,7 @@ class HostSpec:
     collective_s: float
     query_s: float
     store_s: float
+    optimizer_bytes_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,6 +144,11 @@ def _rank(rank: int, report: RankReport, counted: Sequence[int]) -> dict[str, An
         "ops": latest.get("ops", 0),
         "oom": _had_oom(report),
         "host_lazy_bytes": latest.get("host_lazy_bytes", 0),
+        "host_held_bytes": dict(latest.get("host_held_bytes") or {}),
+        "host_work": {
+            name: {"count": count, "virtual_s": ps / _PS}
+            for name, (count, ps) in sorted((latest.get("host_work") or {}).items())
+        },
     }
 
 

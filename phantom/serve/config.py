@@ -65,6 +65,7 @@ def rank_config(cluster: ClusterSpec, *, world_size: int, gpus_per_node: int) ->
             "query_ps": round(host.query_s * PS_PER_S),
             "store_ps": round(host.store_s * PS_PER_S),
         },
+        "host_optimizer_bytes_per_s": host.optimizer_bytes_per_s,
         "h2d_bytes_per_s": pcie.bandwidth_bytes_per_s,
         "gpu_factor": {str(rank): factor for rank, factor in sorted(cluster.degrade.gpus.items())},
         "host_factor": {str(node): factor for node, factor in sorted(cluster.degrade.hosts.items())},

@@ -54,6 +54,13 @@ def test_steps_before_any_backward_count() -> None:
     assert Watched().play("oo") == [0, 0]
 
 
+def test_a_step_that_only_makes_the_optimizers_state_is_replaced_by_the_first_real_one() -> None:
+    assert Watched().play("obobo") == [0, 0, 1]
+    watched = Watched(limit=1)
+    watched.play("obo")
+    assert watched.finished_at is None
+
+
 def test_an_optimizer_inside_the_backward_ends_with_it() -> None:
     watched = Watched()
     watched.play("(oooo")
