@@ -46,7 +46,7 @@ def attach() -> None:
     after_import("torch.optim.optimizer", lambda module: memory_tags.watch(module, extension))
     after_import("torch.optim.optimizer", lambda module: steps.watch_optimizers(module, extension))
     after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
-    after_import("deepspeed.ops.op_builder.builder", lambda module: deepspeed.watch_builders(module, extension))
+    after_import("deepspeed.ops.op_builder.builder", lambda found: deepspeed.watch_builders(found, extension))
     os.register_at_fork(after_in_child=_forked)
     enter_process(here)
 

@@ -45,8 +45,8 @@ class StepCounter:
         with self._lock:
             if not self._backward_seen:
                 self._backward_seen = True
-                # Optimizer steps before any backward pass make the optimizer's state (DeepSpeed's BF16 optimizer,
-                # FSDP checkpoints): no training step; the first real one replaces it.
+                # Optimizer steps before any backward pass make the optimizer's state (DeepSpeed's BF16
+                # optimizer): no training step; the first real one replaces it.
                 self._in_run, self._index = False, -1
             if self._in_backward == 0 and self._in_run:
                 self._in_run = False

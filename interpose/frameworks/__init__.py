@@ -1,1 +1,1 @@
-"""What single frameworks need beyond PyTorch: their own compiled operators, and host work that they execute."""
+"""What single frameworks need beyond PyTorch: their own compiled operators, and their work on the host."""

@@ -1,9 +1,9 @@
 """DeepSpeed's own compiled operators.
 
-DeepSpeed compiles them with nvcc or g++ when they are first used. Here its builders give modules with the same
-functions: optimizers become the priced PyTorch operator that moves the same bytes, CPU optimizers are priced
-from host memory's speed and not executed. The rest raises DeepSpeedOperatorNotModelled. With
-DS_ACCELERATOR=cpu (a job that has no GPU) DeepSpeed's builders are left alone.
+DeepSpeed compiles them with nvcc or g++ when they are first used. Here its builders give modules with the
+same functions: optimizers become one priced kernel that moves the same bytes, CPU optimizers are priced from
+host memory's speed and not executed. The rest raises DeepSpeedOperatorNotModelled. With DS_ACCELERATOR=cpu
+(a job that has no GPU) DeepSpeed's builders are left alone.
 """
 
 from __future__ import annotations
@@ -86,67 +86,39 @@ def _module(name: str, **functions: Any) -> ModuleType:
 
 
 def _fused_adam(_: HostOptimizers) -> ModuleType:
-    """csrc/adam/multi_tensor_adam.cu: the same kernel structure as PyTorch's fused Adam, both from Apex."""
-    import torch
+    """csrc/adam/multi_tensor_adam.cu, which is Apex's kernel: lists of gradients, parameters and moments."""
+    from interpose.standins import operators
 
-    steps: dict[torch.device, torch.Tensor] = {}
-
-    def multi_tensor_adam(
-        chunk_size: int, overflow: Any, tensors: Any, lr: float, beta1: float, beta2: float, epsilon: float,
-        step: int, mode: int, bias_correction: int, weight_decay: float, *_: Any,
-    ) -> None:  # fmt: skip
-        grads, params, exp_avgs, exp_avg_sqs = tensors
-        device = params[0].device
-        if device not in steps:
-            steps[device] = torch.ones((), device=device)
-        operator = torch._fused_adamw_ if mode == 1 else torch._fused_adam_
-        operator(
-            params, grads, exp_avgs, exp_avg_sqs, [], [steps[device]] * len(params), lr=lr, beta1=beta1,
-            beta2=beta2, weight_decay=weight_decay, eps=epsilon, amsgrad=False, maximize=False,
-        )  # fmt: skip
+    def multi_tensor_adam(chunk_size: int, overflow: Any, tensors: Any, *_: Any) -> None:
+        written = [tensor for some in tensors[1:] for tensor in some]
+        operators.multi_tensor_adam_kernel([*tensors[0], *written], written)
 
     return _module("fused_adam", multi_tensor_adam=multi_tensor_adam)
 
 
 def _fused_lion(_: HostOptimizers) -> ModuleType:
-    """csrc/lion/multi_tensor_lion.cu: reads gradient, updates parameter and momentum, as SGD with momentum
-    does."""
-    import torch
+    """csrc/lion/multi_tensor_lion.cu: reads gradients, updates parameters and momentum, as SGD does."""
+    from interpose.standins import operators
 
-    def multi_tensor_lion(
-        chunk_size: int, overflow: Any, tensors: Any, lr: float, beta1: float, beta2: float, step: int,
-        mode: int, weight_decay: float = 0.0, *_: Any,
-    ) -> None:  # fmt: skip
-        grads, params, exp_avgs = tensors
-        torch._fused_sgd_(
-            params, grads, exp_avgs, weight_decay=weight_decay, momentum=beta1, lr=lr, dampening=0.0,
-            nesterov=False, maximize=False, is_first_step=False,
-        )  # fmt: skip
+    def multi_tensor_lion(chunk_size: int, overflow: Any, tensors: Any, *_: Any) -> None:
+        written = [tensor for some in tensors[1:] for tensor in some]
+        operators.multi_tensor_sgd_kernel([*tensors[0], *written], written)
 
     return _module("fused_lion", multi_tensor_lion=multi_tensor_lion)
 
 
 def _fused_lamb(_: HostOptimizers) -> ModuleType:
-    """csrc/lamb/fused_lamb_cuda_kernel.cu: an Adam pass that leaves the update in a buffer and sums its
-    squares and the parameter's, then a pass that scales the update into the parameter."""
+    """csrc/lamb/fused_lamb_cuda_kernel.cu: an Adam pass that keeps the update and sums squares, then a pass
+    that scales the update into the parameter; one tensor a call."""
     import torch
 
-    steps: dict[torch.device, torch.Tensor] = {}
+    from interpose.standins import operators
 
-    def lamb(
-        param: Any, out: Any, exp_avg: Any, exp_avg_sq: Any, grad: Any, lr: float, beta1: float, beta2: float,
-        max_coeff: float, min_coeff: float, eps: float, grad_scale: float, step: int, mode: int,
-        bias_correction: int, decay: float,
-    ) -> Any:  # fmt: skip
-        step_tensor = steps.setdefault(param.device, torch.ones((), device=param.device))
+    def lamb(param: Any, out: Any, exp_avg: Any, exp_avg_sq: Any, grad: Any, *_: Any) -> Any:
         update = torch.empty_like(param)
-        torch._fused_adam_(
-            [update], [grad.to(param.dtype)], [exp_avg], [exp_avg_sq], [], [step_tensor], lr=lr, beta1=beta1,
-            beta2=beta2, weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
-        coefficient = torch.ones((), device=param.device)
-        param.add_(update, alpha=-lr)
-        return coefficient
+        operators.multi_tensor_adam_kernel([grad, param, exp_avg, exp_avg_sq], [update, exp_avg, exp_avg_sq])
+        operators.multi_tensor_sgd_kernel([update, param], [param, out] if out.numel() else [param])
+        return torch.ones((), device=param.device)
 
     return _module("fused_lamb", lamb=lamb)
 
