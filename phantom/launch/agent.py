@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from interpose import pth
+from phantom.launch import orphans
+from phantom.launch.plan import PlannedProcess
 
 PRELOAD = (
     "torch.distributed",
@@ -52,6 +54,7 @@ class Agent:
     ) -> None:
         self._events = events
         self._preload = preload
+        self._cwd = cwd
         self._connection, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         code = _BOOTSTRAP.format(hook=pth.hook_text(), descriptor=descriptor, parent=os.getpid())
@@ -96,9 +99,9 @@ class Agent:
         if self._preload:
             self._send({"do": "environment", "variables": dict(variables)})
 
-    def start(self, processes: Sequence[dict[str, Any]]) -> None:
+    def start(self, processes: Sequence[PlannedProcess]) -> None:
         """Starts processes; "started" and "ended" events follow."""
-        self._send({"do": "start", "processes": list(processes)})
+        self._send({"do": "start", "processes": [process.message(self._cwd) for process in processes]})
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process groups of all that run."""
@@ -110,6 +113,10 @@ class Agent:
             return "".join(self._log.read_text(errors="replace").splitlines(keepends=True)[-15:])
         except OSError:
             return ""
+
+    def end_orphans(self, mark: str) -> int:
+        """Ends what the job left running, `mark` being in its environment; returns how many there were."""
+        return orphans.end(mark)
 
     def close(self) -> None:
         """Ends the server, which kills what is left of the job."""

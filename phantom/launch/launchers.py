@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from phantom.launch.command import Command
 from phantom.launch.errors import UsageError
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 
 def given(argv: Sequence[str], *names: str) -> str | None:
     """Value of the first of these options in `argv` ("" for a flag); None where none is there.
@@ -51,18 +53,20 @@ def _own_options(command: Command) -> tuple[str, ...]:
     return options
 
 
-def for_node(command: Command, *, node: int, nodes: int, gpus_per_node: int, port: int) -> tuple[str, ...]:
-    """The command line of one simulated node.
+def for_node(
+    command: Command, *, node: int, nodes: int, gpus_per_node: int, rendezvous: tuple[str, int]
+) -> tuple[str, ...]:
+    """The command line of one simulated node; the nodes meet at the host and port of `rendezvous`.
 
     Raises UsageError where the user's own options contradict the number of nodes.
     """
     options = _own_options(command)
     if command.launcher == "torchrun":
-        added = _torchrun(options, node=node, nodes=nodes, gpus_per_node=gpus_per_node, port=port)
+        added = _torchrun(options, node=node, nodes=nodes, gpus_per_node=gpus_per_node, at=rendezvous)
     elif command.launcher == "accelerate":
-        added = _accelerate(options, node=node, nodes=nodes, gpus_per_node=gpus_per_node, port=port)
+        added = _accelerate(options, node=node, nodes=nodes, gpus_per_node=gpus_per_node, at=rendezvous)
     elif command.launcher == "deepspeed":
-        added = _deepspeed(options, node=node, nodes=nodes, port=port)
+        added = _deepspeed(options, node=node, nodes=nodes, at=rendezvous)
     else:
         added = []
     at = command.arguments_at
@@ -76,13 +80,29 @@ def _check_nodes(option: str, value: str | None, nodes: int) -> None:
         )
 
 
-def _torchrun(options: Sequence[str], *, node: int, nodes: int, gpus_per_node: int, port: int) -> list[str]:
+def _check_endpoint(endpoint: str | None, *, nodes: int, at: tuple[str, int]) -> None:
+    """Nodes that look for each other where none of the others is would wait until torchrun gives up."""
+    if endpoint is None or nodes == 1:
+        return
+    host, _, port = endpoint.rpartition(":")
+    alone = port == "0" or (at[0] not in LOOPBACK and (host or endpoint) in LOOPBACK)
+    if alone:
+        raise UsageError(
+            f"--rdzv-endpoint={endpoint} is a place of its own on each of the {nodes} nodes (-N), so that they never "
+            f"meet; leave the --rdzv options out"
+        )
+
+
+def _torchrun(
+    options: Sequence[str], *, node: int, nodes: int, gpus_per_node: int, at: tuple[str, int]
+) -> list[str]:
     added: list[str] = []
     count = given(options, "--nnodes")
     standalone = given(options, "--standalone") is not None
     _check_nodes("--nnodes", count, nodes)
     if standalone and nodes > 1:
         raise UsageError(f"--standalone is one node, phantom run simulates {nodes} (-N); leave it out")
+    _check_endpoint(given(options, "--rdzv-endpoint"), nodes=nodes, at=at)
     if count is None and not standalone:
         added.append(f"--nnodes={nodes}")
     if given(options, "--nproc-per-node") is None:
@@ -92,13 +112,15 @@ def _torchrun(options: Sequence[str], *, node: int, nodes: int, gpus_per_node: i
         and not standalone
     ):
         # Static rendezvous: node k holds ranks k*G... whoever comes first, so that runs are alike.
-        added += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+        added += [f"--master-addr={at[0]}", f"--master-port={at[1]}"]
     if given(options, "--node-rank") is None and not standalone:
         added.append(f"--node-rank={node}")
     return added
 
 
-def _accelerate(options: Sequence[str], *, node: int, nodes: int, gpus_per_node: int, port: int) -> list[str]:
+def _accelerate(
+    options: Sequence[str], *, node: int, nodes: int, gpus_per_node: int, at: tuple[str, int]
+) -> list[str]:
     added: list[str] = []
     _check_nodes("--num_machines", given(options, "--num-machines"), nodes)
     if given(options, "--config-file") is not None:
@@ -110,7 +132,7 @@ def _accelerate(options: Sequence[str], *, node: int, nodes: int, gpus_per_node:
     if nodes > 1 and given(options, "--machine-rank") is None:
         added.append(f"--machine_rank={node}")
     if given(options, "--main-process-port") is None:
-        added += ["--main_process_ip=127.0.0.1", f"--main_process_port={port}"]
+        added += [f"--main_process_ip={at[0]}", f"--main_process_port={at[1]}"]
     chosen = given(
         options, "--multi-gpu", "--use-fsdp", "--use-deepspeed", "--use-megatron-lm", "--cpu", "--tpu"
     )
@@ -119,12 +141,12 @@ def _accelerate(options: Sequence[str], *, node: int, nodes: int, gpus_per_node:
     return added
 
 
-def _deepspeed(options: Sequence[str], *, node: int, nodes: int, port: int) -> list[str]:
+def _deepspeed(options: Sequence[str], *, node: int, nodes: int, at: tuple[str, int]) -> list[str]:
     if given(options, "--hostfile", "-H") is not None:
         return []
     added: list[str] = []
     if nodes > 1 and given(options, "--no-ssh") is None:
-        added += ["--no_ssh", f"--num_nodes={nodes}", f"--node_rank={node}", "--master_addr=127.0.0.1"]
+        added += ["--no_ssh", f"--num_nodes={nodes}", f"--node_rank={node}", f"--master_addr={at[0]}"]
     if given(options, "--master-port") is None:
-        added.append(f"--master_port={port}")
+        added.append(f"--master_port={at[1]}")
     return added

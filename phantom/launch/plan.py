@@ -91,12 +91,23 @@ def size_job(command: Command, *, nodes: int, gpus_per_node: int | None, cluster
     return Job(command=command, nodes=nodes, gpus_per_node=gpus, ranks_per_node=asked or gpus)
 
 
-def plan(job: Job, *, variables: Mapping[str, str], out: Path, fork: bool,
-         base: Mapping[str, str] | None = None) -> list[PlannedProcess]:  # fmt: skip
+def plan(
+    job: Job,
+    *,
+    variables: Mapping[str, str],
+    out: Path,
+    fork: bool,
+    base: Mapping[str, str] | None = None,
+    rendezvous: tuple[str, int] | None = None,
+    node: int | None = None,
+) -> list[PlannedProcess]:
     """Lists the processes to start.
 
     `variables`: the PHANTOM_* variables of all of them. `fork`: ranks are forks that run the script
-    themselves. `base`: the environment to start from (this process's).
+    themselves. `base`: the environment to start from (this process's). `rendezvous`: host and port at which the
+    ranks meet (a free port of 127.0.0.1). `node`: only this node's processes.
+
+    Raises UsageError where the command contradicts the number of nodes.
     """
     inherited = {
         name: value
@@ -110,22 +121,22 @@ def plan(job: Job, *, variables: Mapping[str, str], out: Path, fork: bool,
     common = {
         **inherited,
         **variables,
-        "MASTER_ADDR": "127.0.0.1",
         environment.ATTACH: "1",
         "PHANTOM_ROOT": pth.root(),
     }
-    (port,) = free_ports(1)
-    common["MASTER_PORT"] = str(port)
+    host, port = rendezvous or ("127.0.0.1", free_ports(1)[0])
+    common |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     ranks = out / "ranks"
     if job.command.launch == RANK:
-        return _per_rank(job, common, ranks, fork=fork)
-    if job.command.launch == NODE:
-        return [_node(job, common, ranks, node, port) for node in range(job.nodes)]
-    assert job.command.launch == ONCE
-    env = {**common, environment.NODE_LOG: str(ranks / "job.log")}
-    return [
-        PlannedProcess(name="job", rank=None, node=0, log=ranks / "job.log", env=env, args=_argv(job.command))
-    ]
+        planned = _per_rank(job, common, ranks, fork=fork)
+    elif job.command.launch == NODE:
+        planned = [_node(job, common, ranks, number, (host, port)) for number in range(job.nodes)]
+    else:
+        assert job.command.launch == ONCE
+        log = ranks / "job.log"
+        env = {**common, environment.NODE_LOG: str(log)}
+        planned = [PlannedProcess(name="job", rank=None, node=0, log=log, env=env, args=_argv(job.command))]
+    return [process for process in planned if node is None or process.node == node]
 
 
 def _argv(command: Command) -> tuple[str, ...]:
@@ -159,7 +170,9 @@ def _per_rank(job: Job, common: Mapping[str, str], ranks: Path, *, fork: bool) -
     return planned
 
 
-def _node(job: Job, common: Mapping[str, str], ranks: Path, node: int, port: int) -> PlannedProcess:
+def _node(
+    job: Job, common: Mapping[str, str], ranks: Path, node: int, rendezvous: tuple[str, int]
+) -> PlannedProcess:
     log = ranks / f"node-{node}.log"
     env = {
         **common,
@@ -170,7 +183,7 @@ def _node(job: Job, common: Mapping[str, str], ranks: Path, node: int, port: int
         environment.NODE_LOG: str(log),
     }
     argv = launchers.for_node(
-        job.command, node=node, nodes=job.nodes, gpus_per_node=job.ranks_per_node, port=port
+        job.command, node=node, nodes=job.nodes, gpus_per_node=job.ranks_per_node, rendezvous=rendezvous
     )
     if job.command.python == "":
         argv = (sys.executable, *argv[1:])

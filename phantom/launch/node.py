@@ -1,0 +1,202 @@
+"""`phantom node`: this machine or container plays one simulated node of a run elsewhere (nodes.py)."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from interpose import environment, pth
+from phantom.launch import orphans
+from phantom.launch.agent import Agent
+from phantom.launch.command import parse
+from phantom.launch.errors import PhantomError, SimulatorError, UsageError
+from phantom.launch.link import BadMessage, Link
+from phantom.launch.nodes import PROTOCOL, split_address
+from phantom.launch.plan import Job, PlannedProcess, plan
+from phantom.launch.ports import free_ports
+from phantom.launch.preparation import prepare_interpreter
+
+CONNECT_TIMEOUT_S = 120.0
+RETRY_S = 0.25
+GOODBYE_S = 60.0
+"""After the end the run writes its results; a node that leaves earlier would look like one that is lost."""
+
+
+class Node:
+    """One node's life. `address` is where the other nodes reach this one; `ready_file` appears when it has joined."""
+
+    def __init__(
+        self, *, join: str, number: int, address: str | None = None, ready_file: Path | None = None
+    ) -> None:
+        self._run_host, self._run_port = split_address(join, "--join")
+        self._number = number
+        self._host = socket.gethostname()
+        self._address = address or self._host
+        self._ready_file = ready_file
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._agent: Agent | None = None
+        self._planned: list[PlannedProcess] = []
+        self._mark: str | None = None
+        self._link: Link | None = None
+
+    def run(self) -> int:
+        """Joins, does what the run says, and leaves with it.
+
+        Returns 0, or 128 + n where signal n ended it before it had joined. Raises UsageError where the run refuses
+        this node, SimulatorError where there is no run or it ends without a word.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda n, _: self._events.put(("signal", n)))
+        try:
+            link = self._connect()
+            if link is None:
+                return 128 + signal.SIGTERM
+            self._link = link
+            hello = {"event": "hello", "protocol": PROTOCOL, "node": self._number, "host": self._host,
+                     "address": self._address, "port": free_ports(1)[0]}  # fmt: skip
+            link.send(hello)
+            threading.Thread(target=self._read, args=(link,), name="phantom-link", daemon=True).start()
+            self._say(f"joined {self._run_host}:{self._run_port} as node {self._number}")
+            if self._ready_file is not None:
+                self._ready_file.touch()
+            return self._serve(link)
+        finally:
+            self._end()
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"phantom: {text}\n")
+        sys.stderr.flush()
+
+    def _connect(self) -> Link | None:
+        deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            try:
+                return Link(socket.create_connection((self._run_host, self._run_port), timeout=5))
+            except OSError as error:
+                if time.monotonic() > deadline_s:
+                    raise SimulatorError(
+                        f"no run waits for nodes at {self._run_host}:{self._run_port} ({error}); start it with "
+                        f"`phantom run --await-nodes`"
+                    ) from None
+            try:
+                self._events.get(timeout=RETRY_S)
+                return None  # only a signal can have arrived
+            except queue.Empty:
+                continue
+
+    def _read(self, link: Link) -> None:
+        try:
+            while (message := link.receive()) is not None:
+                self._events.put(("run", message))
+            self._events.put(("run", {"do": "gone"}))
+        except BadMessage as error:
+            self._events.put(("run", {"do": "gone", "reason": f"it sent {error}"}))
+
+    def _serve(self, link: Link) -> int:
+        ended = False
+        while True:
+            try:
+                source, message = self._events.get(timeout=GOODBYE_S if ended else None)
+            except queue.Empty:
+                return 0
+            if source == "signal":
+                link.send({"event": "interrupted", "signal": int(message)})
+            elif source == "agent":
+                self._from_agent(link, message)
+            elif message["do"] == "refuse":
+                raise UsageError(str(message["reason"]))
+            elif message["do"] == "gone":
+                if ended:
+                    return 0
+                raise SimulatorError(f"the run at {self._run_host} is gone; node {self._number} ends")
+            elif message["do"] == "end":
+                ended = True
+                count = orphans.end(self._mark) if self._mark is not None else 0
+                link.send({"event": "orphans", "count": count})
+            else:
+                self._obey(link, message)
+
+    def _from_agent(self, link: Link, message: dict[str, Any]) -> None:
+        if message["event"] == "ready":
+            link.send({"event": "prepared"})
+        elif message["event"] == "gone":
+            for process in self._planned:
+                link.send({"event": "ended", "name": process.name, "status": -signal.SIGKILL})
+            self._planned = []
+        elif message["event"] == "failed":
+            link.send({"event": "failed", "reason": message.get("reason")})
+        else:
+            if message["event"] == "ended":
+                self._planned = [process for process in self._planned if process.name != message["name"]]
+                self._say(f"{message['name']} ended with status {message['status']}")
+            link.send(message)
+
+    def _obey(self, link: Link, message: dict[str, Any]) -> None:
+        try:
+            if message["do"] == "prepare":
+                self._prepare(link, message)
+            elif message["do"] == "start" and self._agent is not None:
+                for process in self._planned:
+                    words = process.args if process.script is None else (process.script, *process.args)
+                    self._say(f"{process.name}: {' '.join(words)}")
+                self._agent.start(self._planned)
+            elif message["do"] == "signal" and self._agent is not None:
+                self._agent.signal(int(message["signal"]))
+        except PhantomError as error:
+            self._say(str(error))
+            link.send({"event": "failed", "reason": str(error)})
+
+    def _prepare(self, link: Link, message: Mapping[str, Any]) -> None:
+        """Plans this node's processes, and starts the process that will fork them."""
+        job, variables = message["job"], dict(message["variables"])
+        out = Path(job["out"])
+        state = variables[environment.STATE]
+        if not Path(state, f"token-{message['token']}").exists():
+            raise UsageError(
+                f"the results folder {out} of the run is not seen here; mount the same folder at the same place on "
+                f"the simulator and on every node"
+            )
+        self._mark = f"{environment.STATE}={state}"
+        _, _, port = variables[environment.SERVER].rpartition(":")
+        variables[environment.SERVER] = f"{self._run_host}:{port}"
+        variables["PHANTOM_ROOT"] = pth.root()
+        command = parse(job["command"], launch=job["launch"])
+        fork = prepare_interpreter(command, say=lambda text: link.send({"event": "said", "text": text}))
+        sized = Job(command=command, nodes=job["nodes"], gpus_per_node=job["gpus_per_node"],
+                    ranks_per_node=job["ranks_per_node"])  # fmt: skip
+        host, rendezvous_port = message["rendezvous"]
+        self._planned = plan(sized, variables=variables, out=out, fork=fork, node=self._number,
+                             rendezvous=(str(host), int(rendezvous_port)))  # fmt: skip
+        log = out / f"launch-{self._number}.log"
+        self._agent = Agent(events=self._events, log=log, preload=fork, cwd=Path.cwd())
+        self._agent.environment(variables)
+
+    def _end(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+        if self._mark is not None:
+            orphans.end(self._mark)
+        if self._link is not None:
+            self._link.close()
+
+
+def own_number(given: int | None) -> int:
+    """The node's number: `given`, else the digits at the end of the host's name (server-3 is 3).
+
+    Raises UsageError where there are none.
+    """
+    if given is not None:
+        return given
+    host = socket.gethostname()
+    digits = host[len(host.rstrip("0123456789")) :]
+    if not digits:
+        raise UsageError(f"--node is missing, and the host's name {host} does not end with a number")
+    return int(digits)
+
