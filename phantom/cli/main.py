@@ -12,6 +12,8 @@ from phantom.launch.errors import PhantomError
 COMMANDS = {
     "run": ("phantom.cli.run", "Simulate a training command."),
     "serve": ("phantom.cli.serve", "The simulator alone, for containers and several hosts."),
+    "node": ("phantom.cli.node", "One simulated node of a run elsewhere."),
+    "compose": ("phantom.cli.compose", "Write a docker-compose file: a container per simulated server."),
     "report": ("phantom.cli.report", "Show a finished run again."),
     "export": ("phantom.cli.export", "A recorded run in the formats of other tools."),
     "compare": ("phantom.cli.compare", "Virtual against measured step times."),

@@ -23,6 +23,8 @@ from phantom.terminal import table
               show_default=True, help="Where kernel costs may come from.")  # fmt: skip
 @click.option("--store", type=click.Path(path_type=Path, dir_okay=False), default=None,
               show_default="the user's cache", help="Kernel store (SQLite).")  # fmt: skip
+@click.option("--await-nodes", metavar="HOST:PORT", default=None, show_default="all nodes on this machine",
+              help="Nodes are machines or containers that run `phantom node --join` here.")  # fmt: skip
 @click.option("--server", metavar="HOST:PORT", default=None, show_default="one of its own",
               help="Use a running `phantom serve`.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=None,

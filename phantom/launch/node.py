@@ -25,8 +25,11 @@ from phantom.launch.preparation import prepare_interpreter
 
 CONNECT_TIMEOUT_S = 120.0
 RETRY_S = 0.25
-GOODBYE_S = 60.0
-"""After the end the run writes its results; a node that leaves earlier would look like one that is lost."""
+GOODBYE_S = 600.0
+"""After the end the run writes its results; a container that ended earlier would look like one that is lost."""
+
+LEAVE_S = 1.0
+"""So long a node outlives its run, so that the run's is the first end that is seen."""
 
 
 class Node:
@@ -114,6 +117,7 @@ class Node:
                 raise UsageError(str(message["reason"]))
             elif message["do"] == "gone":
                 if ended:
+                    time.sleep(LEAVE_S)
                     return 0
                 raise SimulatorError(f"the run at {self._run_host} is gone; node {self._number} ends")
             elif message["do"] == "end":

@@ -144,7 +144,9 @@ class NodeAgents:
         (state / f"token-{self._token}").touch()
         self._variables = dict(variables)
         self._prepare_all()
-        threading.Timer(self._join_timeout_s, self._check_joined).start()
+        timer = threading.Timer(self._join_timeout_s, self._check_joined)
+        timer.daemon = True
+        timer.start()
 
     def _check_joined(self) -> None:
         missing = [number for number in range(self._count) if number not in self._nodes]
@@ -241,11 +243,14 @@ class NodeAgents:
             return orphans.end(mark) + sum(node.orphans or 0 for node in self._nodes.values())
 
     def close(self) -> None:
-        """Ends the connections; a node then ends what it still runs, and itself."""
+        """No more nodes; those that are here end what they still run.
+
+        The connections stay open until this process ends: a node leaves when they break, and whoever watches the
+        containers should see the run end first.
+        """
         self._over = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for node in list(self._nodes.values()):
             node.link.send({"do": "end"})
-            node.link.close()

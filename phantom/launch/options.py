@@ -18,6 +18,7 @@ class RunOptions:
     kernels: str = "auto"
     store: Path | None = None
     server: str | None = None
+    await_nodes: str | None = None
     out: Path | None = None
     timeline: bool = False
     timeline_steps: str | None = None

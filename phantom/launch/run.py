@@ -17,14 +17,15 @@ from interpose import environment, pth
 from interpose.standins import registry
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
-from phantom.launch import interpreter as interpreters
 from phantom.launch import orphans, outdir
 from phantom.launch.agent import Agent
-from phantom.launch.command import RANK, Command, parse
+from phantom.launch.command import ONCE, parse
 from phantom.launch.errors import PhantomError, UsageError
 from phantom.launch.logs import Follower
+from phantom.launch.nodes import NodeAgents
 from phantom.launch.options import RunOptions
 from phantom.launch.plan import Job, PlannedProcess, plan, size_job
+from phantom.launch.preparation import prepare_interpreter
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
 from phantom.launch.verdict import Verdict, judge
@@ -44,7 +45,7 @@ class Run:
         self._started_s = time.monotonic()
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._progress = Progress(enabled=not options.quiet)
-        self._agent: Agent | None = None
+        self._agent: Agent | NodeAgents | None = None
         self._simulator: SimulatorProcess | None = None
         self._client: SimulatorClient | None = None
         self._state: Path | None = None
@@ -60,7 +61,13 @@ class Run:
         _check_stand_ins(options.stand_ins)
         job = size_job(command, nodes=options.nodes, gpus_per_node=options.gpus_per_node,
                        cluster_gpus=_cluster_gpus(options.cluster))  # fmt: skip
-        fork = self._prepare_interpreter(command)
+        remote = options.await_nodes is not None
+        if remote and command.launch == ONCE and job.nodes > 1:
+            raise UsageError(
+                f"{command.argv[0]} is started once, on one node, and cannot reach the {job.nodes - 1} others (-N); "
+                f"use a command that is started once per node (torchrun, accelerate, deepspeed, a shell script)"
+            )
+        fork = not remote and prepare_interpreter(command, say=self._say, verbose=options.verbose)
         self.out = outdir.create(options.out)
         with _Signals(self._events):
             try:
@@ -74,38 +81,11 @@ class Run:
             sys.stderr.write(f"phantom: {text}\n")
             sys.stderr.flush()
 
-    def _prepare_interpreter(self, command: Command) -> bool:
-        """Checks the job's interpreter; returns whether ranks can be forks of a process of phantom's own."""
-        if command.python is not None:
-            found = interpreters.prepare(command.python, say=self._say)
-            runnable = command.script is not None or command.module is not None
-            return found.is_own and command.launch == RANK and runnable
-        # A shell script or mpirun: the interpreter shows only later. Prepare those that it will most likely
-        # be.
-        candidates = [text for text in command.argv if os.path.basename(text).startswith("python")]
-        prepared = False
-        for name in (*candidates, "python", "python3"):
-            program = shutil.which(name)
-            if program is None:
-                continue
-            try:
-                interpreters.prepare(program, say=self._say)
-                prepared = True
-            except UsageError as error:
-                if name in candidates:
-                    raise
-                if self._options.verbose:
-                    self._say(str(error))
-        if not prepared:
-            self._say("no python on PATH can be simulated; if the command uses another one, start it once by "
-                      "`phantom doctor --python PATH`")  # fmt: skip
-        return False
-
     def _run(self, job: Job, *, fork: bool) -> Verdict:
         options, out = self._options, self.out
         assert out is not None
         self._progress.phase("starting the simulator")
-        self._agent = Agent(events=self._events, log=out / "launch.log", preload=fork, cwd=Path.cwd())
+        self._agent = self._make_agent(job, fork=fork)
         address = self._start_simulator(out)
         self._client = SimulatorClient(address)
         self._client.wait_until_ready()
@@ -118,7 +98,7 @@ class Run:
         self._progress.phase("importing torch" if fork else "starting the job")
         self._agent.environment(variables)
         self._wait_for_agent()
-        self._agent.start([process.message(Path.cwd()) for process in processes])
+        self._agent.start(processes)
         supervisor = Supervisor(
             agent=self._agent,
             simulator=self._simulator,
@@ -132,6 +112,17 @@ class Run:
         outcome = supervisor.run()
         return self._conclude(job, outcome)
 
+    def _make_agent(self, job: Job, *, fork: bool) -> Agent | NodeAgents:
+        options = self._options
+        assert self.out is not None
+        if options.await_nodes is None:
+            return Agent(events=self._events, log=self.out / "launch.log", preload=fork, cwd=Path.cwd())
+        described = {"command": list(options.command), "launch": options.launch, "nodes": job.nodes, "out": str(self.out),
+                     "gpus_per_node": job.gpus_per_node, "ranks_per_node": job.ranks_per_node}  # fmt: skip
+        agents = NodeAgents(listen=options.await_nodes, count=job.nodes, job=described, events=self._events, say=self._say)
+        self._say(f"waiting for {job.nodes} nodes at {options.await_nodes}")
+        return agents
+
     def _start_simulator(self, out: Path) -> str:
         options = self._options
         if options.server is not None:
@@ -141,8 +132,13 @@ class Run:
             arguments += ["--store", str(options.store)]
         if not options.network_lookahead:
             arguments += ["--network-lookahead", "off"]
+        # Nodes elsewhere reach the simulator as they reach this run.
+        host = options.await_nodes.rpartition(":")[0] if options.await_nodes is not None else "127.0.0.1"
+        arguments += ["--listen", f"{host}:0"]
         self._simulator = SimulatorProcess(arguments=arguments, log=out / "simulator.log", root=pth.root())
-        return self._simulator.address()
+        address = self._simulator.address()
+        host, _, port = address.rpartition(":")
+        return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "::") else address
 
     def _job_message(self, job: Job) -> dict[str, Any]:
         options = self._options
@@ -236,7 +232,8 @@ class Run:
         assert self._client is not None
         assert self._state is not None
         assert self.out is not None
-        left = orphans.end(f"{environment.STATE}={self._state}")
+        assert self._agent is not None
+        left = self._agent.end_orphans(f"{environment.STATE}={self._state}")
         marks = sorted(path.name for path in self._state.iterdir())
         summary: dict[str, Any] | None = None
         trouble: str | None = outcome.simulator_gone
@@ -288,8 +285,7 @@ class Run:
         if self._simulator is not None:
             self._simulator.close()
         if self.out is not None:
-            for name in ("launch.log", "simulator.log"):
-                path = self.out / name
+            for path in (*self.out.glob("launch*.log"), self.out / "simulator.log"):
                 if path.exists() and path.stat().st_size == 0:
                     path.unlink()
 

@@ -29,7 +29,7 @@ LISTENING = "phantom simulator listening on "
 
 
 class SimulatorProcess:
-    """A `phantom serve` of our own on a free loopback port; it dies with this process."""
+    """A `phantom serve` of our own, told where to listen by its arguments; it dies with this process."""
 
     def __init__(self, *, arguments: list[str], log: Path, root: str) -> None:
         self._log = log
@@ -38,7 +38,7 @@ class SimulatorProcess:
         env["PYTHONPATH"] = os.pathsep.join(part for part in (env.get("PYTHONPATH"), root) if part)
         with open(log, "ab") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "phantom.cli.main", "serve", "--listen", "127.0.0.1:0", *arguments],
+                [sys.executable, "-m", "phantom.cli.main", "serve", *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, env=env, start_new_session=True,
             )  # fmt: skip
 

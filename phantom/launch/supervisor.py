@@ -11,6 +11,7 @@ from typing import Any
 
 from phantom.launch.agent import Agent
 from phantom.launch.logs import Follower, tail
+from phantom.launch.nodes import NodeAgents
 from phantom.launch.plan import PlannedProcess
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.terminal.progress import Progress
@@ -69,6 +70,7 @@ class Outcome:
     interrupted: int | None = None
     aborted: dict[str, Any] | None = None
     simulator_gone: str | None = None
+    lost: str | None = None  # a simulated node that went away
     wall_s: float = 0.0
 
 
@@ -78,7 +80,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        agent: Agent,
+        agent: Agent | NodeAgents,
         simulator: SimulatorProcess | None,
         client: SimulatorClient,
         processes: Sequence[PlannedProcess],
@@ -142,11 +144,16 @@ class Supervisor:
         event = message["event"]
         if event == "ended":
             self._ended(message["name"], int(message["status"]))
+        elif event == "lost":
+            if self._outcome.lost is None:
+                self._outcome.lost = str(message["reason"])
+            for name in message["processes"]:
+                self._ended(name, -signal.SIGKILL, lost=True)
         elif event == "gone" and self._running:
             for name in sorted(self._running):
                 self._ended(name, -signal.SIGKILL)
 
-    def _ended(self, name: str, status: int) -> None:
+    def _ended(self, name: str, status: int, *, lost: bool = False) -> None:
         if name not in self._running:
             return
         self._running.discard(name)
@@ -154,7 +161,7 @@ class Supervisor:
         process = self._processes[name]
         if process.rank is not None and self._outcome.simulator_gone is None:
             self._client.rank_exited(process.rank, status)
-        if status != 0 and not self._signalled:
+        if status != 0 and (lost or not self._signalled):
             failure = Failure(
                 name=name,
                 rank=process.rank,

@@ -49,7 +49,8 @@ def judge(
     known = result.get("status", "failed")
     if orphans:
         warnings.append(f"{orphans} processes of the job were still running at its end and were stopped")
-    if outcome.interrupted is not None:
+    # Whoever watches the servers stops the others when one is gone: the lost one is the cause.
+    if outcome.interrupted is not None and outcome.lost is None:
         result["status"] = "interrupted"
         messages.append(
             f"interrupted by {signal.Signals(outcome.interrupted).name}; the summary holds the steps so far"
@@ -73,6 +74,9 @@ def judge(
         if known == "ok":
             result["status"] = "failed"
         messages.insert(0, failure.describe())
+        if outcome.lost is not None:
+            messages.insert(0, outcome.lost)
+            warnings.append(outcome.lost)
         if not attached:
             messages.append("no process of the job had imported torch under phantom by then")
         return Verdict(status=failure.exit_status, summary=result, messages=tuple(messages))
