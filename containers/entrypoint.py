@@ -1,0 +1,86 @@
+"""What a container of the image does: `simulator [options of phantom run] -- COMMAND`, `server NODE`,
+`health ROLE`.
+
+Anything else is executed as it stands, so that `docker run IMAGE phantom doctor` works. The simulator waits
+for the servers, which run the job's launcher and hold the ranks; both replace this process, so that what
+they end with is what the container ends with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+PORT = 5291
+RESULTS = Path("/results")
+READY = Path("/tmp/phantom-joined")
+ADDRESS = f"simulator:{PORT}"
+USAGE = 2
+
+
+def run_folder(results: Path) -> Path:
+    """The first phantom-run-<n> that is free in the mounted folder. Raises PermissionError where it cannot
+    be made.
+    """
+    folder = next(path for n in itertools.count(1) if not (path := results / f"phantom-run-{n}").exists())
+    folder.mkdir()
+    return folder
+
+
+def simulator(arguments: Sequence[str], *, out: Path) -> list[str]:
+    """The command line of the run, which serves the ranks and waits for the servers."""
+    return ["phantom", "run", "--await-nodes", f"0.0.0.0:{PORT}", "--out", str(out), *arguments]
+
+
+def server(node: str) -> list[str]:
+    """The command line of one simulated server."""
+    return ["phantom", "node", "--join", ADDRESS, "--node", node, "--ready-file", str(READY)]
+
+
+def is_healthy(role: str) -> bool:
+    """Whether the simulator listens, or this server has joined."""
+    if role == "server":
+        return READY.exists()
+    try:
+        socket.create_connection(("127.0.0.1", PORT), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _replace(command: Sequence[str]) -> NoReturn:
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        sys.exit(f"phantom: cannot run {command[0]}: {error.strerror}")
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Does what the words say."""
+    role, rest = (arguments[0], arguments[1:]) if arguments else ("phantom", [])
+    if role == "health":
+        sys.exit(0 if is_healthy(rest[0]) else 1)
+    if role == "server":
+        READY.unlink(missing_ok=True)
+        _replace(server(rest[0]))
+    if role == "simulator":
+        try:
+            out = run_folder(RESULTS)
+        except OSError as error:
+            sys.stderr.write(
+                f"phantom: cannot write to the results folder ({error.strerror}) as user {os.getuid()}: "
+                f"make the folder that is mounted at {RESULTS} first, and let it belong to that user "
+                f"(PHANTOM_UID)\n"
+            )
+            sys.exit(USAGE)
+        _replace(simulator(rest, out=out))
+    _replace([role, *rest])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -7,9 +7,10 @@ this file or in the folder above); any other word is a requirement by itself, su
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+
+import tomllib
 
 BUILD = ("setuptools>=70", "wheel")
 """What `pip install --no-build-isolation -e .` needs."""

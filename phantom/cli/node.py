@@ -8,9 +8,11 @@ import click
 
 
 @click.command()
-@click.option("--join", required=True, metavar="HOST:PORT", help="Where `phantom run --await-nodes` listens.")
+@click.option("--join", required=True, metavar="HOST:PORT",
+              help="Where `phantom run --await-nodes` listens.")  # fmt: skip
 @click.option("--node", "number", type=click.IntRange(min=0), default=None,
-              show_default="the digits at the end of the host's name", help="Which node this is.")  # fmt: skip
+              show_default="the digits at the end of the host's name",
+              help="Which node this is.")  # fmt: skip
 @click.option("--address", metavar="NAME", default=None, show_default="the host's name",
               help="Where the other nodes reach this one.")  # fmt: skip
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), default=None,

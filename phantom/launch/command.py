@@ -42,21 +42,25 @@ class Command:
     args: tuple[str, ...] = ()
 
 
-def parse(command: Sequence[str], *, launch: str | None = None, cwd: Path | None = None) -> Command:
+def parse(
+    command: Sequence[str], *, launch: str | None = None, cwd: Path | None = None, elsewhere: bool = False
+) -> Command:
     """Takes a command apart; `launch` overrides how often it is started.
+
+    `elsewhere`: the command will run in another environment, which has programs of its own.
 
     Raises UsageError for an empty command, a script or program that is not there.
     """
     if not command:
         raise UsageError("no command given; usage: phantom run [options] -- script.py [args]")
     argv = tuple(command)
-    found = _parse(argv, cwd or Path.cwd())
+    found = _parse(argv, cwd or Path.cwd(), elsewhere=elsewhere)
     if launch is not None and launch != found.launch:
         found = Command(**{**found.__dict__, "launch": launch})
     return found
 
 
-def _parse(argv: tuple[str, ...], cwd: Path) -> Command:
+def _parse(argv: tuple[str, ...], cwd: Path, *, elsewhere: bool) -> Command:
     first = argv[0]
     name = os.path.basename(first)
     if first == "-m":
@@ -73,6 +77,8 @@ def _parse(argv: tuple[str, ...], cwd: Path) -> Command:
         # `.venv/bin/phantom run -- torchrun ...` without activating the environment.
         program = shutil.which(first, path=str(Path(sys.executable).parent))
         argv = (program, *argv[1:]) if program is not None else argv
+    if program is None and elsewhere:
+        program = first
     if program is None or Path(program).is_dir():
         raise UsageError(
             f"cannot run {first!r}: no such program"

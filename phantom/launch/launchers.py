@@ -88,8 +88,8 @@ def _check_endpoint(endpoint: str | None, *, nodes: int, at: tuple[str, int]) ->
     alone = port == "0" or (at[0] not in LOOPBACK and (host or endpoint) in LOOPBACK)
     if alone:
         raise UsageError(
-            f"--rdzv-endpoint={endpoint} is a place of its own on each of the {nodes} nodes (-N), so that they never "
-            f"meet; leave the --rdzv options out"
+            f"--rdzv-endpoint={endpoint} is a place of its own on each of the {nodes} nodes (-N), so that "
+            f"they never meet; leave the --rdzv options out"
         )
 
 

@@ -17,6 +17,7 @@ from phantom.launch import orphans
 from phantom.launch.agent import Agent
 from phantom.launch.command import parse
 from phantom.launch.errors import PhantomError, SimulatorError, UsageError
+from phantom.launch.launchers import LOOPBACK
 from phantom.launch.link import BadMessage, Link
 from phantom.launch.nodes import PROTOCOL, split_address
 from phantom.launch.plan import Job, PlannedProcess, plan
@@ -26,14 +27,18 @@ from phantom.launch.preparation import prepare_interpreter
 CONNECT_TIMEOUT_S = 120.0
 RETRY_S = 0.25
 GOODBYE_S = 600.0
-"""After the end the run writes its results; a container that ended earlier would look like one that is lost."""
+"""After the end the run writes its results; a container that ended earlier would look like one that is
+lost.
+"""
 
 LEAVE_S = 1.0
 """So long a node outlives its run, so that the run's is the first end that is seen."""
 
 
 class Node:
-    """One node's life. `address` is where the other nodes reach this one; `ready_file` appears when it has joined."""
+    """One node's life. `address` is where the other nodes reach this one; `ready_file` appears when it has
+    joined.
+    """
 
     def __init__(
         self, *, join: str, number: int, address: str | None = None, ready_file: Path | None = None
@@ -52,8 +57,8 @@ class Node:
     def run(self) -> int:
         """Joins, does what the run says, and leaves with it.
 
-        Returns 0, or 128 + n where signal n ended it before it had joined. Raises UsageError where the run refuses
-        this node, SimulatorError where there is no run or it ends without a word.
+        Returns 0, or 128 + n where signal n ended it before it had joined. Raises UsageError where the run
+        refuses this node, SimulatorError where there is no run or it ends without a word.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda n, _: self._events.put(("signal", n)))
@@ -85,8 +90,8 @@ class Node:
             except OSError as error:
                 if time.monotonic() > deadline_s:
                     raise SimulatorError(
-                        f"no run waits for nodes at {self._run_host}:{self._run_port} ({error}); start it with "
-                        f"`phantom run --await-nodes`"
+                        f"no run waits for nodes at {self._run_host}:{self._run_port} ({error}); start it "
+                        f"with `phantom run --await-nodes`"
                     ) from None
             try:
                 self._events.get(timeout=RETRY_S)
@@ -164,20 +169,21 @@ class Node:
         state = variables[environment.STATE]
         if not Path(state, f"token-{message['token']}").exists():
             raise UsageError(
-                f"the results folder {out} of the run is not seen here; mount the same folder at the same place on "
-                f"the simulator and on every node"
+                f"the results folder {out} of the run is not seen here; mount the same folder at the same "
+                f"place on the simulator and on every node"
             )
         self._mark = f"{environment.STATE}={state}"
-        _, _, port = variables[environment.SERVER].rpartition(":")
-        variables[environment.SERVER] = f"{self._run_host}:{port}"
+        host, _, port = variables[environment.SERVER].rpartition(":")
+        if host in LOOPBACK:  # the run's own simulator, as the run reaches it
+            variables[environment.SERVER] = f"{self._run_host}:{port}"
         variables["PHANTOM_ROOT"] = pth.root()
         command = parse(job["command"], launch=job["launch"])
         fork = prepare_interpreter(command, say=lambda text: link.send({"event": "said", "text": text}))
         sized = Job(command=command, nodes=job["nodes"], gpus_per_node=job["gpus_per_node"],
                     ranks_per_node=job["ranks_per_node"])  # fmt: skip
-        host, rendezvous_port = message["rendezvous"]
+        meeting_host, meeting_port = message["rendezvous"]
         self._planned = plan(sized, variables=variables, out=out, fork=fork, node=self._number,
-                             rendezvous=(str(host), int(rendezvous_port)))  # fmt: skip
+                             rendezvous=(str(meeting_host), int(meeting_port)))  # fmt: skip
         log = out / f"launch-{self._number}.log"
         self._agent = Agent(events=self._events, log=log, preload=fork, cwd=Path.cwd())
         self._agent.environment(variables)
@@ -203,4 +209,3 @@ def own_number(given: int | None) -> int:
     if not digits:
         raise UsageError(f"--node is missing, and the host's name {host} does not end with a number")
     return int(digits)
-

@@ -2,8 +2,8 @@
 
 Each runs `phantom node` (node.py), connects here and starts its share of the processes. Messages to a node:
 {"do": "prepare", "job", "variables", "rendezvous", "token"}, {"do": "start"}, {"do": "signal", "signal"},
-{"do": "end"}, {"do": "refuse", "reason"}. From a node: {"event": "hello", ...} first, then "prepared", "failed",
-"said", "interrupted", "orphans", and the agent's "started" and "ended".
+{"do": "end"}, {"do": "refuse", "reason"}. From a node: {"event": "hello", ...} first, then "prepared",
+"failed", "said", "interrupted", "orphans", and the agent's "started" and "ended".
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def split_address(text: str, option: str) -> tuple[str, int]:
 class NodeAgents:
     """Waits for `count` nodes and speaks to all of them as `phantom.launch.agent.Agent` does to one.
 
-    `job` is what a node needs for its plan (node.py). What arrives is put on `events`: ("agent", message) and, if a
-    node is told to stop from outside, ("signal", number) once. A node whose connection ends before the run does is
-    {"event": "lost", "node", "host", "processes", "reason"}. Raises UsageError if it cannot listen.
+    `job` is what a node needs for its plan (node.py). What arrives is put on `events`: ("agent", message)
+    and, if a node is told to stop from outside, ("signal", number) once. A node whose connection ends
+    before the run does is {"event": "lost", "node", "host", "processes", "reason"}. Raises UsageError if it
+    cannot listen.
     """
 
     def __init__(
@@ -128,7 +129,10 @@ class NodeAgents:
     def _join(self, hello: Mapping[str, Any], link: Link) -> tuple[_Node | None, str]:
         number, host = hello.get("node"), str(hello.get("host", "?"))
         if hello.get("protocol") != PROTOCOL:
-            return None, f"the run speaks protocol {PROTOCOL}, this node {hello.get('protocol')}: same phantom?"
+            return (
+                None,
+                f"the run speaks protocol {PROTOCOL}, this node {hello.get('protocol')}: same phantom?",
+            )
         if not isinstance(number, int) or not 0 <= number < self._count:
             return None, f"the job has nodes 0 to {self._count - 1} (-N), this one says it is node {number}"
         with self._lock:
@@ -153,7 +157,7 @@ class NodeAgents:
         if missing and not self._over:
             names = ", ".join(str(number) for number in missing)
             self._fail(
-                f"no server joined as node {names} within {self._join_timeout_s:.0f} s; is `phantom node "
+                f"no server joined as node {names} within {self._join_timeout_s:g} s; is `phantom node "
                 f"--join` running there, and can it reach this machine?"
             )
 
@@ -245,8 +249,8 @@ class NodeAgents:
     def close(self) -> None:
         """No more nodes; those that are here end what they still run.
 
-        The connections stay open until this process ends: a node leaves when they break, and whoever watches the
-        containers should see the run end first.
+        The connections stay open until this process ends: a node leaves when they break, and whoever
+        watches the containers should see the run end first.
         """
         self._over = True
         with contextlib.suppress(OSError):

@@ -104,8 +104,8 @@ def plan(
     """Lists the processes to start.
 
     `variables`: the PHANTOM_* variables of all of them. `fork`: ranks are forks that run the script
-    themselves. `base`: the environment to start from (this process's). `rendezvous`: host and port at which the
-    ranks meet (a free port of 127.0.0.1). `node`: only this node's processes.
+    themselves. `base`: the environment to start from (this process's). `rendezvous`: host and port at which
+    the ranks meet (a free port of 127.0.0.1). `node`: only this node's processes.
 
     Raises UsageError where the command contradicts the number of nodes.
     """

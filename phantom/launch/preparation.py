@@ -14,8 +14,8 @@ from phantom.launch.errors import UsageError
 def prepare_interpreter(command: Command, *, say: Callable[[str], None], verbose: bool = False) -> bool:
     """Checks the job's interpreter; returns whether ranks can be forks of a process of phantom's own.
 
-    `say` is told of slow work and of interpreters that cannot be simulated. Raises UsageError where the command's
-    own cannot.
+    `say` is told of slow work and of interpreters that cannot be simulated. Raises UsageError where the
+    command's own cannot.
     """
     if command.python is not None:
         found = interpreters.prepare(command.python, say=say)

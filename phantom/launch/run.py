@@ -60,12 +60,13 @@ class Run:
         command = parse(options.command, launch=options.launch)
         _check_stand_ins(options.stand_ins)
         job = size_job(command, nodes=options.nodes, gpus_per_node=options.gpus_per_node,
-                       cluster_gpus=_cluster_gpus(options.cluster))  # fmt: skip
+                       cluster_gpus=cluster_gpus(options.cluster))  # fmt: skip
         remote = options.await_nodes is not None
         if remote and command.launch == ONCE and job.nodes > 1:
             raise UsageError(
-                f"{command.argv[0]} is started once, on one node, and cannot reach the {job.nodes - 1} others (-N); "
-                f"use a command that is started once per node (torchrun, accelerate, deepspeed, a shell script)"
+                f"{command.argv[0]} is started once, on one node, and cannot reach the others (-N "
+                f"{job.nodes}); use one that is started once per node: torchrun, accelerate, deepspeed, a "
+                f"shell script"
             )
         fork = not remote and prepare_interpreter(command, say=self._say, verbose=options.verbose)
         self.out = outdir.create(options.out)
@@ -117,9 +118,17 @@ class Run:
         assert self.out is not None
         if options.await_nodes is None:
             return Agent(events=self._events, log=self.out / "launch.log", preload=fork, cwd=Path.cwd())
-        described = {"command": list(options.command), "launch": options.launch, "nodes": job.nodes, "out": str(self.out),
-                     "gpus_per_node": job.gpus_per_node, "ranks_per_node": job.ranks_per_node}  # fmt: skip
-        agents = NodeAgents(listen=options.await_nodes, count=job.nodes, job=described, events=self._events, say=self._say)
+        described = {
+            "command": list(options.command),
+            "launch": options.launch,
+            "nodes": job.nodes,
+            "gpus_per_node": job.gpus_per_node,
+            "ranks_per_node": job.ranks_per_node,
+            "out": str(self.out),
+        }
+        agents = NodeAgents(
+            listen=options.await_nodes, count=job.nodes, job=described, events=self._events, say=self._say
+        )
         self._say(f"waiting for {job.nodes} nodes at {options.await_nodes}")
         return agents
 
@@ -321,7 +330,8 @@ def _check_stand_ins(text: str) -> None:
         raise UsageError(str(error)) from None
 
 
-def _cluster_gpus(cluster: str) -> int:
+def cluster_gpus(cluster: str) -> int:
+    """GPUs per node of a preset or cluster file. Raises UsageError."""
     try:
         return load_cluster(cluster).node.gpus
     except NetsimError as error:

@@ -13,8 +13,8 @@ def command(*argv: str, launcher: str = "torchrun", at: int = 1) -> Command:
     return Command(argv=argv, launch="node", launcher=launcher, arguments_at=at)
 
 
-def line(made: Command, *, node: int = 1, nodes: int = 2) -> list[str]:
-    return list(for_node(made, node=node, nodes=nodes, gpus_per_node=4, port=1234))
+def line(made: Command, *, node: int = 1, nodes: int = 2, host: str = "127.0.0.1") -> list[str]:
+    return list(for_node(made, node=node, nodes=nodes, gpus_per_node=4, rendezvous=(host, 1234)))
 
 
 def test_torchrun_gets_what_is_missing() -> None:
