@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env base full build demo test lint bench accuracy frameworks clean
+.PHONY: env base full build demo test lint bench accuracy frameworks docker-test clean
 
 env: full build
 
@@ -52,6 +52,14 @@ accuracy: env
 # The whole matrix of docs/frameworks.md; MEGATRON and TORCHTITAN are checkouts that some cases run in.
 frameworks: env
 	$(BIN)/python -m tests.frameworks $(if $(MEGATRON),megatron=$(MEGATRON)) $(if $(TORCHTITAN),torchtitan=$(TORCHTITAN))
+
+# Builds the image and runs jobs with docker compose; needs a Docker engine with compose v2.
+docker-test: env
+	docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1 || { \
+	  echo "make docker-test: no Docker engine with compose answers here; start one (systemctl start docker) or set"; \
+	  echo "DOCKER_HOST, and install the compose plugin (Debian: docker.io and docker-compose, or docker-compose-plugin)"; \
+	  exit 1; }
+	$(BIN)/pytest -m docker --timeout 3600 -v tests/containers $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) interpose/_build build *.egg-info phantom-run-*
