@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import BinaryIO
 
 TAIL_LINES = 20
 TAIL_BYTES = 16_384
+
+# Triton's binding library (nanobind) lists what a process that ended by an exception did not free; that would
+# push the exception out of sight.
+_NOISE = re.compile(
+    r"^(nanobind: .*| - leaked .*| - \.\.\. skipped remainder|See https://nanobind\S*)\n?", re.M
+)
 
 
 class Follower:
@@ -70,6 +77,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(file.tell() - TAIL_BYTES, 0))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+            text = file.read().decode(errors="replace")
+            return "\n".join(_NOISE.sub("", text).splitlines()[-lines:])
     except OSError:
         return ""
