@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from phantom.launch.errors import UsageError
 from phantom.launch.options import RunOptions
 from phantom.terminal import table
 
@@ -70,6 +72,7 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
     mpirun."""
     from phantom.launch.run import Run
 
+    _check_server(given["server"])
     options = RunOptions(
         command=command, values=values == "on", network_lookahead=network_lookahead == "on", **given
     )  # fmt: skip
@@ -87,6 +90,14 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
     if not as_json:
         click.echo(f"phantom: results in {job.out}", err=True)
     return verdict.status
+
+
+def _check_server(server: str | None) -> None:
+    """Options that a running simulator has settled must not seem to work. Raises UsageError."""
+    context = click.get_current_context()
+    for name in ("kernels", "store"):
+        if server is not None and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name} is settled by the simulator at {server}; give it to `phantom serve`")
 
 
 def _memory(out: Path, summary: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from netsim.errors import NetsimError
 from phantom.launch import orphans, outdir
 from phantom.launch.agent import Agent
 from phantom.launch.command import ONCE, parse
-from phantom.launch.errors import PhantomError, UsageError
+from phantom.launch.errors import PhantomError, SimulatorError, UsageError
 from phantom.launch.logs import Follower
 from phantom.launch.nodes import NodeAgents
 from phantom.launch.options import RunOptions
@@ -30,6 +30,8 @@ from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
 from phantom.launch.verdict import Verdict, judge
 from phantom.report import finish as report
+from phantom.serve.config import cluster_digest
+from phantom.serve.recorder import FILE as COLLECTIVES
 from phantom.terminal.progress import Progress
 from phantom.timeline.settings import parse_ranks, parse_steps, spool_config
 
@@ -49,6 +51,7 @@ class Run:
         self._simulator: SimulatorProcess | None = None
         self._client: SimulatorClient | None = None
         self._state: Path | None = None
+        self._recording: str | None = None
         self.out: Path | None = None
 
     def execute(self) -> Verdict:
@@ -91,6 +94,7 @@ class Run:
         self._client = SimulatorClient(address)
         self._client.wait_until_ready()
         reply = self._client.open_job(self._job_message(job))
+        self._recording = reply.pop("recording", None)
         self._client.watch(self._events)
         self._state = out / ".state"
         self._state.mkdir()
@@ -157,11 +161,13 @@ class Run:
             "gpus_per_node": job.gpus_per_node,
             "ranks_per_node": job.ranks_per_node,
             "cluster": options.cluster,
+            "cluster_digest": cluster_digest(load_cluster(options.cluster)),
             "command": list(options.command),
             "environment": {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIXES)},
             "options": options.engine_options(),
             "out": str(self.out),
-            "spool": self._spool_config(job),
+            # A simulator of another run's or host's does not write into this RUN_DIR.
+            "spool": {**self._spool_config(job), "fetch": options.server is not None},
         }
 
     def _spool_config(self, job: Job) -> dict[str, Any]:
@@ -256,6 +262,7 @@ class Run:
                         "wall_s": outcome.wall_s,
                     }
                 )
+                self._fetch_recording(summary)
             except PhantomError as error:
                 trouble = str(error)
         verdict = judge(
@@ -281,6 +288,18 @@ class Run:
             )
         )
         return verdict
+
+    def _fetch_recording(self, summary: dict[str, Any]) -> None:
+        """A simulator elsewhere gives its record of collectives; a report without it would look complete."""
+        if self._recording is None:
+            return
+        assert self._client is not None
+        assert self.out is not None
+        try:
+            self._client.fetch_recording(self._recording, self.out / "spool" / COLLECTIVES)
+        except (SimulatorError, OSError) as error:
+            text = f"report and timeline lack the collectives: the simulator's record did not arrive: {error}"
+            summary.setdefault("warnings", []).append(text)
 
     def _end(self) -> None:
         self._progress.clear()

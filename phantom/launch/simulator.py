@@ -139,6 +139,21 @@ class SimulatorClient:
         self._closing = True
         return self._call(self._stub.CloseJob, end)
 
+    def fetch_recording(self, key: str, file: Path) -> None:
+        """Writes the simulator's record of a closed job's collectives to `file`. Raises SimulatorError,
+        OSError.
+        """
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        try:
+            with open(part, "wb") as out:
+                for chunk in self._stub.Recording(messages.JsonMessage(json=json.dumps({"recording": key}))):
+                    out.write(chunk.content)
+        except grpc.RpcError as error:
+            part.unlink(missing_ok=True)
+            raise SimulatorError(error.details() or error.code().name) from None
+        part.replace(file)
+
     def rank_exited(self, rank: int, status: int) -> None:
         """Tells that a rank's process has ended; a simulator that is gone is noticed elsewhere."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,11 @@ def rank_config(cluster: ClusterSpec, *, world_size: int, gpus_per_node: int) ->
         "gpu_factor": {str(rank): factor for rank, factor in sorted(cluster.degrade.gpus.items())},
         "host_factor": {str(node): factor for node, factor in sorted(cluster.degrade.hosts.items())},
     }
+
+
+def cluster_digest(cluster: ClusterSpec) -> str:
+    """The same for equal descriptions: by it a simulator elsewhere sees that a run means its cluster."""
+    return hashlib.sha256(repr(cluster).encode()).hexdigest()
 
 
 def kernel_gpu(cluster: ClusterSpec) -> KernelGpu:

@@ -36,7 +36,7 @@ class JobRequest:
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    spool: tuple[Path, tuple[int, int]] | None = None
+    spool: tuple[Path | None, tuple[int, int]] | None = None
 
     @staticmethod
     def parse(message: dict[str, Any]) -> JobRequest:
@@ -98,6 +98,7 @@ class Job:
     def _record(self) -> Recorder:
         assert self.request.spool is not None
         folder, steps = self.request.spool
+        assert folder is not None
         recorder = Recorder(
             folder,
             steps=steps,

@@ -41,18 +41,21 @@ class Recorder:
         self._log = CollectiveLog(folder / FILE)
 
     @staticmethod
-    def wanted(message: Mapping[str, Any]) -> tuple[Path, tuple[int, int]] | None:
-        """Folder and steps that OpenJob asks for; None where it asks for none or the folder is not here.
+    def wanted(message: Mapping[str, Any]) -> tuple[Path | None, tuple[int, int]] | None:
+        """Folder and steps that OpenJob asks for; None where it asks for none.
 
-        A simulator on another host does not see RUN_DIR; its runs have no record of collectives.
+        The folder is None where RUN_DIR may be on another host: the run will fetch its record. Raises
+        ValueError for a folder that is not here.
         """
         spool = message.get("spool")
         if not isinstance(spool, dict):
             return None
+        first, last = spool["steps"]
+        if spool.get("fetch"):
+            return None, (int(first), int(last))
         folder = Path(str(spool.get("folder", "")))
         if not folder.is_absolute() or not folder.parent.is_dir():
-            return None
-        first, last = spool["steps"]
+            raise ValueError(f"OpenJob: the spool folder {folder} is not on the simulator's host")
         return folder, (int(first), int(last))
 
     def completed(self, operation: PendingOperation, end_ps: int) -> None:

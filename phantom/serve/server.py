@@ -15,8 +15,10 @@ import msgpack
 from netsim.cluster import ClusterSpec, load_cluster
 from netsim.errors import NetsimError
 from phantom.engine import EngineOptions
-from phantom.serve.config import kernel_gpu, rank_config
+from phantom.serve.config import cluster_digest, kernel_gpu, rank_config
 from phantom.serve.job import Job, JobRequest
+from phantom.serve.recorder import FILE
+from phantom.serve.recordings import Recordings
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire.records import MAX_MESSAGE_BYTES
@@ -119,6 +121,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         self._seed = seed
         self._options = options
         self._costs = costs
+        self._recordings = Recordings()
         self._job: Job | None = None
         self._lock = threading.Lock()
 
@@ -131,6 +134,10 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
                 _refuse(context, "FAILED_PRECONDITION", "this simulator is busy with another job")
             try:
                 wanted = JobRequest.parse(message)
+                key = self._check(wanted, message)
+                if key is not None:
+                    assert wanted.spool is not None
+                    wanted = replace(wanted, spool=(self._recordings.folder(key), wanted.spool[1]))
                 options = self._options
                 if wanted.options.get("network_lookahead") is not None:
                     options = replace(options, lookahead=bool(wanted.options["network_lookahead"]))
@@ -145,9 +152,8 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
                 _refuse(context, "INVALID_ARGUMENT", str(error))
             self._end_job()
             self._job = job
-        return _reply(
-            rank_config(self._cluster, world_size=wanted.world_size, gpus_per_node=wanted.gpus_per_node)
-        )
+        config = rank_config(self._cluster, world_size=wanted.world_size, gpus_per_node=wanted.gpus_per_node)
+        return _reply(config if key is None else {**config, "recording": key})
 
     def CloseJob(self, request: messages.JsonMessage, context: grpc.ServicerContext) -> messages.JsonMessage:
         message = _parse(request, context)
@@ -158,6 +164,16 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
             if self._job is job:
                 self._job = None
         return _reply(summary)
+
+    def Recording(
+        self, request: messages.JsonMessage, context: grpc.ServicerContext
+    ) -> Iterator[messages.Chunk]:
+        key = str(_parse(request, context).get("recording"))
+        try:
+            for content in self._recordings.read(key, FILE):
+                yield messages.Chunk(content=content)
+        except KeyError:
+            _refuse(context, "NOT_FOUND", f"there is no record {key} of collectives here (any more)")
 
     def RankExited(
         self, request: messages.JsonMessage, context: grpc.ServicerContext
@@ -236,6 +252,16 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
 
     # Inside
 
+    def _check(self, wanted: JobRequest, message: dict[str, Any]) -> str | None:
+        """Raises ValueError for a job that means another cluster; gives the key of a record to be fetched."""
+        digest = message.get("cluster_digest")
+        if digest is not None and digest != cluster_digest(self._cluster):
+            raise ValueError(
+                f"this simulator serves cluster {self._cluster.name}, the run means another one or another "
+                f"version of it ({message.get('cluster')}); give both the same --cluster"
+            )
+        return self._recordings.create() if wanted.spool is not None and wanted.spool[0] is None else None
+
     def _current(self, context: grpc.ServicerContext) -> Job:
         job = self._job
         if job is None:
@@ -254,6 +280,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
     def shutdown(self) -> None:
         with self._lock:
             self._end_job()
+        self._recordings.close()
 
 
 def _refuse(context: grpc.ServicerContext, code: str, text: str) -> NoReturn:

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cphantom/wire/simulator.proto\x12\x0cphantom.wire\"\x1b\n\x0bJsonMessage\x12\x0c\n\x04json\x18\x01 \x01(\t\"9\n\tRankBatch\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\r\n\x05\x61\x63ked\x18\x03 \x01(\x04\"\x1e\n\x0b\x45ngineBatch\x12\x0f\n\x07records\x18\x01 \x01(\x0c\",\n\x0bKernelBatch\x12\x0f\n\x07kernels\x18\x01 \x01(\x0c\x12\x0c\n\x04rank\x18\x02 \x01(\r\"\x1a\n\tCostBatch\x12\r\n\x05\x63osts\x18\x01 \x01(\x0c\x32\x92\x03\n\tSimulator\x12?\n\x07OpenJob\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage\x12@\n\x08\x43loseJob\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage\x12?\n\x05Watch\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage0\x01\x12\x42\n\nRankExited\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage\x12\x41\n\x07Session\x12\x17.phantom.wire.RankBatch\x1a\x19.phantom.wire.EngineBatch(\x01\x30\x01\x12:\n\x04\x43ost\x12\x19.phantom.wire.KernelBatch\x1a\x17.phantom.wire.CostBatchb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cphantom/wire/simulator.proto\x12\x0cphantom.wire\"\x1b\n\x0bJsonMessage\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x18\n\x05\x43hunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\"9\n\tRankBatch\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\r\n\x05\x61\x63ked\x18\x03 \x01(\x04\"\x1e\n\x0b\x45ngineBatch\x12\x0f\n\x07records\x18\x01 \x01(\x0c\",\n\x0bKernelBatch\x12\x0f\n\x07kernels\x18\x01 \x01(\x0c\x12\x0c\n\x04rank\x18\x02 \x01(\r\"\x1a\n\tCostBatch\x12\r\n\x05\x63osts\x18\x01 \x01(\x0c\x32\xd1\x03\n\tSimulator\x12?\n\x07OpenJob\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage\x12@\n\x08\x43loseJob\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage\x12?\n\x05Watch\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage0\x01\x12\x42\n\nRankExited\x12\x19.phantom.wire.JsonMessage\x1a\x19.phantom.wire.JsonMessage\x12\x41\n\x07Session\x12\x17.phantom.wire.RankBatch\x1a\x19.phantom.wire.EngineBatch(\x01\x30\x01\x12=\n\tRecording\x12\x19.phantom.wire.JsonMessage\x1a\x13.phantom.wire.Chunk0\x01\x12:\n\x04\x43ost\x12\x19.phantom.wire.KernelBatch\x1a\x17.phantom.wire.CostBatchb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,14 +24,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JSONMESSAGE']._serialized_start=46
   _globals['_JSONMESSAGE']._serialized_end=73
-  _globals['_RANKBATCH']._serialized_start=75
-  _globals['_RANKBATCH']._serialized_end=132
-  _globals['_ENGINEBATCH']._serialized_start=134
-  _globals['_ENGINEBATCH']._serialized_end=164
-  _globals['_KERNELBATCH']._serialized_start=166
-  _globals['_KERNELBATCH']._serialized_end=210
-  _globals['_COSTBATCH']._serialized_start=212
-  _globals['_COSTBATCH']._serialized_end=238
-  _globals['_SIMULATOR']._serialized_start=241
-  _globals['_SIMULATOR']._serialized_end=643
+  _globals['_CHUNK']._serialized_start=75
+  _globals['_CHUNK']._serialized_end=99
+  _globals['_RANKBATCH']._serialized_start=101
+  _globals['_RANKBATCH']._serialized_end=158
+  _globals['_ENGINEBATCH']._serialized_start=160
+  _globals['_ENGINEBATCH']._serialized_end=190
+  _globals['_KERNELBATCH']._serialized_start=192
+  _globals['_KERNELBATCH']._serialized_end=236
+  _globals['_COSTBATCH']._serialized_start=238
+  _globals['_COSTBATCH']._serialized_end=264
+  _globals['_SIMULATOR']._serialized_start=267
+  _globals['_SIMULATOR']._serialized_end=732
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,12 @@ class JsonMessage(_message.Message):
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
+class Chunk(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    def __init__(self, content: _Optional[bytes] = ...) -> None: ...
+
 class RankBatch(_message.Message):
     __slots__ = ("rank", "records", "acked")
     RANK_FIELD_NUMBER: _ClassVar[int]

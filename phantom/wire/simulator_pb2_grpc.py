@@ -40,6 +40,11 @@ class SimulatorStub:
                 request_serializer=phantom_dot_wire_dot_simulator__pb2.RankBatch.SerializeToString,
                 response_deserializer=phantom_dot_wire_dot_simulator__pb2.EngineBatch.FromString,
                 _registered_method=True)
+        self.Recording = channel.unary_stream(
+                '/phantom.wire.Simulator/Recording',
+                request_serializer=phantom_dot_wire_dot_simulator__pb2.JsonMessage.SerializeToString,
+                response_deserializer=phantom_dot_wire_dot_simulator__pb2.Chunk.FromString,
+                _registered_method=True)
         self.Cost = channel.unary_unary(
                 '/phantom.wire.Simulator/Cost',
                 request_serializer=phantom_dot_wire_dot_simulator__pb2.KernelBatch.SerializeToString,
@@ -85,6 +90,13 @@ class SimulatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Recording(self, request, context):
+        """The record of a closed job's collectives, {"recording": key of OpenJob's reply}, in chunks; only once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cost(self, request, context):
         """Prices kernels; msgpack in, msgpack out.
         """
@@ -119,6 +131,11 @@ def add_SimulatorServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=phantom_dot_wire_dot_simulator__pb2.RankBatch.FromString,
                     response_serializer=phantom_dot_wire_dot_simulator__pb2.EngineBatch.SerializeToString,
+            ),
+            'Recording': grpc.unary_stream_rpc_method_handler(
+                    servicer.Recording,
+                    request_deserializer=phantom_dot_wire_dot_simulator__pb2.JsonMessage.FromString,
+                    response_serializer=phantom_dot_wire_dot_simulator__pb2.Chunk.SerializeToString,
             ),
             'Cost': grpc.unary_unary_rpc_method_handler(
                     servicer.Cost,
@@ -261,6 +278,33 @@ class Simulator:
             '/phantom.wire.Simulator/Session',
             phantom_dot_wire_dot_simulator__pb2.RankBatch.SerializeToString,
             phantom_dot_wire_dot_simulator__pb2.EngineBatch.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recording(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/phantom.wire.Simulator/Recording',
+            phantom_dot_wire_dot_simulator__pb2.JsonMessage.SerializeToString,
+            phantom_dot_wire_dot_simulator__pb2.Chunk.FromString,
             options,
             channel_credentials,
             insecure,

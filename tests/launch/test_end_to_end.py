@@ -332,6 +332,18 @@ def test_one_server_takes_one_run_after_another(real: Phantom) -> None:
         assert done.returncode == 0, done.stderr
     assert virtual(real, "a") == virtual(real, "b")
     assert len(virtual(real, "a")[0]) == 2
+    # Nothing is missing of what a run with a simulator of its own records.
+    assert real.run("run", "-G", "2", "--steps", "2", "--out", "own", script).returncode == 0
+    recorded = [
+        (real.folder / out / "spool" / "collectives.msgpack").read_bytes() for out in ("a", "b", "own")
+    ]
+    assert recorded[0] == recorded[1] == recorded[2]
+    refused = real.run("run", "--server", address, "--cluster", "a100-dgx", "-G", "2", script)
+    assert refused.returncode == 2
+    assert "serves cluster h100-dgx" in refused.stderr
+    refused = real.run("run", "--server", address, "--kernels", "predict", "-G", "2", script)
+    assert refused.returncode == 2
+    assert "give it to `phantom serve`" in refused.stderr
     started = time.monotonic()
     server.terminate()
     assert server.wait(timeout=20) == 0

@@ -20,8 +20,8 @@ from phantom.wire.records import pack
 KINDS = ("all_reduce", "all_gather", "all_reduce")
 
 
-def _open(stub: Any, **content: Any) -> None:
-    stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20)
+def _open(stub: Any, **content: Any) -> dict[str, Any]:
+    return dict(json.loads(stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20).json))
 
 
 def _rank(stub: Any, rank: int) -> tuple[queue.SimpleQueue[bytes | None], Any]:
@@ -68,9 +68,38 @@ def test_collectives_are_recorded_with_their_members(
         assert 0 < c.bus_bandwidth_bytes_per_s < 450e9
 
 
-def test_a_folder_that_is_not_here_is_not_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_run_elsewhere_fetches_its_record_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("phantom.serve.recordings.CHUNK_BYTES", 100)
+    spool = {"folder": "/not/here/spool", "steps": [0, 1 << 62], "fetch": True}
+    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        stub = service.SimulatorStub(channel)
+        reply = _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        sessions = [_rank(stub, rank) for rank in range(2)]
+        for out, replies in sessions:
+            out.put(None)
+            assert list(replies)
+        stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+        assert len(list(tmp_path.glob("phantom-recording-*"))) == 1
+        if fetched:
+            asked = messages.JsonMessage(json=json.dumps({"recording": reply["recording"]}))
+            chunks = [chunk.content for chunk in stub.Recording(asked, timeout=20)]
+            assert len(chunks) > 1
+            assert max(map(len, chunks)) <= 100
+            (tmp_path / "fetched").write_bytes(b"".join(chunks))
+            assert [c.seq for c in read_collectives(tmp_path / "fetched")[1]] == [0, 1, 2]
+            with pytest.raises(grpc.RpcError, match="no record"):
+                list(stub.Recording(asked, timeout=20))
+    assert not list(tmp_path.glob("phantom-recording-*"))  # nothing is left behind, fetched or not
+
+
+def test_a_folder_that_is_not_here_is_refused(tmp_path: Path) -> None:
     with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
         spool = {"folder": str(tmp_path / "elsewhere" / "spool"), "steps": [0, 3]}
         stub = service.SimulatorStub(channel)
-        _open(stub, world_size=1, nodes=1, gpus_per_node=1, command=[], environment={}, spool=spool)
+        with pytest.raises(grpc.RpcError, match="not on the simulator's host"):
+            _open(stub, world_size=1, nodes=1, gpus_per_node=1, command=[], environment={}, spool=spool)
     assert not (tmp_path / "elsewhere").exists()

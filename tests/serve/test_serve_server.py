@@ -255,3 +255,11 @@ def test_message_limit_breaks_the_session_with_a_reason(stub: Any) -> None:
     ranks[1].send([10, "k" * (65 << 20), 0, 1])
     assert ranks[0].next(5)[1] == "peer-lost"
     ranks[0].end()
+
+
+def test_a_run_that_means_another_cluster_is_refused(stub: Any) -> None:
+    from phantom.serve.config import cluster_digest
+
+    with pytest.raises(grpc.RpcError, match=r"serves cluster h100-dgx.*a100-dgx.*same --cluster"):
+        call(stub.OpenJob, **JOB, cluster="a100-dgx", cluster_digest=cluster_digest(load_cluster("a100-dgx")))
+    call(stub.OpenJob, **JOB, cluster="h100-dgx", cluster_digest=cluster_digest(load_cluster("h100-dgx")))
