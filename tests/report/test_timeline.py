@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,6 @@ from phantom.timeline.recording import load
 from phantom.timeline.settings import parse_ranks, parse_steps
 from phantom.timeline.write import write_timeline
 from report.synthetic import write_run
-
-SQL_COMPUTE = """
-select process.pid - 2 as rank, sum(slice.dur) as ns
-from slice join thread_track on slice.track_id = thread_track.id
-join thread using (utid) join process using (upid)
-where thread.name glob 'GPU*' and slice.category not glob '*communication*' and slice.depth = 0 group by 1
-"""
 
 
 def parse(path: Path) -> Any:
@@ -148,22 +140,3 @@ def test_ranges_are_checked() -> None:
             parse_steps(wrong)
     with pytest.raises(ValueError, match="outside the job's ranks 0 to 3"):
         parse_ranks("2-4", world_size=4)
-
-
-def test_sql_of_the_trace_processor_gives_the_same_sums(tmp_path: Path) -> None:
-    api = pytest.importorskip("perfetto.trace_processor", reason="PyPI perfetto is not installed")
-    write_run(tmp_path, ranks=16, steps=3)
-    path = write_timeline(load(tmp_path), tmp_path / "t.pftrace").path
-    try:
-        processor = api.TraceProcessor(trace=str(path))
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"Perfetto's trace_processor_shell is not here and cannot be downloaded: {error}")
-    try:
-        rows = {row.rank: row.ns for row in processor.query(SQL_COMPUTE)}
-    finally:
-        processor.close()
-    recording = load(tmp_path)
-    for rank, spool in recording.ranks.items():
-        assert abs(rows[rank] * 1000 - sum(step.compute_ps for step in spool.steps)) <= 1000 * len(
-            spool.spans
-        )
