@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netsim.parts import Floats, Part, Shape
+from netsim.parts import Floats, Ints, Part, Shape
 
 PS = 1e-12
 NEVER = 1 << 62
@@ -50,6 +50,7 @@ class Block:
 
     def __init__(self, flight: Flight, index: int, part: Part, shape: Shape | None) -> None:
         self.flight = flight
+        self.history = []
         self.index = index
         self.shape = shape
         self.begin_ps = flight.start_ps + part.latency_ps
@@ -67,7 +68,7 @@ class Block:
     @property
     def waiting(self) -> bool:
         """Still in its start-up time."""
-        raise NotImplementedError
+        return not self.history and self.end_ps is None
 
     def assign(self, now_ps: int, level: Floats) -> bool:
         """Give all flows their levels from `now_ps` on; return whether that changed anything."""
@@ -79,11 +80,35 @@ class Block:
 
     def rollback(self, to_ps: int) -> None:
         """Forget what happened after `to_ps`."""
-        raise NotImplementedError
+        history = self.history
+        while history and history[-1][0] > to_ps:
+            history.pop()
+        if self.end_ps is not None and self.end_ps > to_ps:
+            self.end_ps = None
+        if self.end_ps is None:
+            if history:
+                self._reschedule()
+            else:
+                self._restart()
 
     def trim(self, horizon_ps: int) -> None:
         """Drop history that no rollback to `horizon_ps` or later needs."""
+        history = self.history
+        while len(history) > 1 and history[1][0] < horizon_ps:
+            del history[0]
+
+    def carried(self, entry: Any) -> tuple[Ints, Floats]:
+        """Links, all different, and the bytes/s on each while `entry` of the history holds."""
         raise NotImplementedError
+
+    def _reschedule(self) -> None:
+        """Work out the next event from the last entry."""
+        raise NotImplementedError
+
+    def _restart(self) -> None:
+        """Back into the start-up time."""
+        self.next_ps = self.begin_ps
+        self.version += 1
 
     def active_key(self) -> bytes:
         """What besides the shape the solver's input depends on: the flows still open."""
@@ -107,11 +132,6 @@ class SingleBlock(Block):
         super().__init__(flight, index, part, shape)
         self.size = float(part.sizes[0]) if shape is not None else 0.0
         self.weight = float(shape.weights[0]) if shape is not None else 1.0
-        self.history = []
-
-    @property
-    def waiting(self) -> bool:
-        return not self.history and self.end_ps is None
 
     def assign(self, now_ps: int, level: Floats) -> bool:
         value = float(level[0])
@@ -140,23 +160,9 @@ class SingleBlock(Block):
     def finish(self, now_ps: int) -> bool:
         return self.next_ps <= now_ps
 
-    def rollback(self, to_ps: int) -> None:
-        history = self.history
-        while history and history[-1][0] > to_ps:
-            history.pop()
-        if self.end_ps is not None and self.end_ps > to_ps:
-            self.end_ps = None
-        if self.end_ps is None:
-            if history:
-                self._reschedule()
-            else:
-                self.next_ps = self.begin_ps
-                self.version += 1
-
-    def trim(self, horizon_ps: int) -> None:
-        history = self.history
-        while len(history) > 1 and history[1][0] < horizon_ps:
-            del history[0]
+    def carried(self, entry: Any) -> tuple[Ints, Floats]:
+        assert self.shape is not None
+        return self.shape.links, self.shape.loads * (entry[2] * self.weight)
 
     def remaining_at(self, now_ps: int) -> float:
         """Bytes still to carry."""
@@ -174,13 +180,8 @@ class ManyBlock(Block):
     def __init__(self, flight: Flight, index: int, part: Part, shape: Shape) -> None:
         super().__init__(flight, index, part, shape)
         self.sizes = part.sizes
-        self.history = []
         self.open = np.ones(shape.flows, dtype=bool)
         self.finish_at = np.zeros(0, dtype=np.int64)
-
-    @property
-    def waiting(self) -> bool:
-        return not self.history and self.end_ps is None
 
     def assign(self, now_ps: int, level: Floats) -> bool:
         history = self.history
@@ -219,24 +220,16 @@ class ManyBlock(Block):
         self.open = self.open & (self.finish_at > now_ps)
         return not self.open.any()
 
-    def rollback(self, to_ps: int) -> None:
-        history = self.history
-        while history and history[-1][0] > to_ps:
-            history.pop()
-        if self.end_ps is not None and self.end_ps > to_ps:
-            self.end_ps = None
-        if self.end_ps is None:
-            if history:
-                self._reschedule()
-            else:
-                self.open = np.ones(len(self.sizes), dtype=bool)
-                self.next_ps = self.begin_ps
-                self.version += 1
+    def carried(self, entry: Any) -> tuple[Ints, Floats]:
+        shape = self.shape
+        assert shape is not None
+        rate = np.where(entry[3], entry[2] * shape.weights, 0.0)
+        by_link = np.bincount(shape.links, weights=shape.loads * rate[shape.row]).astype(np.float64)
+        return shape.touched, by_link[shape.touched]
 
-    def trim(self, horizon_ps: int) -> None:
-        history = self.history
-        while len(history) > 1 and history[1][0] < horizon_ps:
-            del history[0]
+    def _restart(self) -> None:
+        self.open = np.ones(len(self.sizes), dtype=bool)
+        super()._restart()
 
     def active_key(self) -> bytes:
         return np.packbits(self.open).tobytes()

@@ -300,11 +300,24 @@ class _Loads:
         """A pipeline from the root through all members and back to nobody."""
         nodes = self.group.members
         first = next(i for i, members in enumerate(nodes) if root in members)
+        if len(nodes) == 1 and self.topology.nvlink_out:
+            self._chain_inside(nodes[0], root, reverse=reverse)
+            return
         for members in nodes:
             self.inside(members, 1.0 if len(nodes) == 1 else (len(members) - 1) / len(members))
         for step in range(len(nodes) - 1):
             a, b = (first + step) % len(nodes), (first + step + 1) % len(nodes)
             self.between(*((b, a) if reverse else (a, b)), 1.0)
+
+    def _chain_inside(self, members: tuple[int, ...], root: int, *, reverse: bool) -> None:
+        """Over NVLink: nothing comes to the root, and of the others each is the last of as many channels."""
+        ends = (self.topology.nvlink_in, self.topology.nvlink_out)
+        receive, send = reversed(ends) if reverse else ends
+        passed_on = (len(members) - 2) / max(len(members) - 1, 1)
+        self.add([(send[root], 1.0)], 1.0)
+        for rank in members:
+            if rank != root:
+                self.add([(receive[rank], 1.0), (send[rank], passed_on)], 1.0)
 
     def between(self, a: int, b: int, load: float) -> None:
         """Send `load` from domain a to domain b, split over their NICs, rail by rail."""

@@ -41,6 +41,8 @@ class Network:
         self.topology = Topology(cluster, nodes=nodes, gpus_per_node=gpus_per_node)
         self.planner = Planner(self.topology, environment, seed=seed)
         self.events = 0
+        self.keep_history = False
+        """Keep every rate change of an operation until its end is committed, for `finished`."""
         self._sharing = Sharing(self.topology.capacity)
         self._now_ps = 0
         self._horizon_ps = 0
@@ -122,6 +124,10 @@ class Network:
         while finished and finished[0].end_ps is not None and finished[0].end_ps <= self._horizon_ps:
             finished.popleft()
 
+    def finished(self, op_id: int) -> Flight | None:
+        """An operation that has ended and whose end is not committed yet, with its rates (`keep_history`)."""
+        return next((flight for flight in self._finished if flight.op_id == op_id), None)
+
     def describe(self, op: Operation) -> Choice:
         """Algorithm, protocol and channels that `op` would use, and its time on the idle network."""
         return self.planner.choice(op)
@@ -196,8 +202,7 @@ class Network:
             self.events += 1
             block.version += 1
             if block.history:
-                if self._horizon_ps:
-                    block.trim(self._horizon_ps)
+                self._trim(block)
                 if block.finish(now_ps):
                     sharing.remove(block)
                     self._end(block, now_ps, done)
@@ -211,10 +216,14 @@ class Network:
         if not changed:
             return
         for block in sharing.update(now_ps, [changed[key] for key in sorted(changed)]):
-            if self._horizon_ps:
-                block.trim(self._horizon_ps)
+            self._trim(block)
             if block.next_ps < NEVER:
                 heapq.heappush(queue, (block.next_ps, block.flight.op_id, block.index, block.version, block))
+
+    def _trim(self, block: Block) -> None:
+        # Background traffic never ends.
+        if self._horizon_ps and (block.flight.op_id < 0 or not self.keep_history):
+            block.trim(self._horizon_ps)
 
     def _end(self, block: Block, now_ps: int, done: list[tuple[int, int]]) -> None:
         block.end_ps = now_ps

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from phantom.report.links import by_kind, link_shares
 from phantom.report.page import write_page
 from phantom.report.waiting import detail
-from phantom.timeline.recording import Recording, load
+from phantom.timeline.recording import load
 from phantom.timeline.spool import SpoolError
 from phantom.timeline.write import write_timeline
 
@@ -43,7 +45,9 @@ def finish(
         shares = detail(recording)
         if shares is not None:
             summary["detail"] = shares
-        recording = Recording(out, summary, recording.ranks, recording.groups, recording.collectives)
+        if used := link_shares(recording):
+            summary["links"] = by_kind(used)
+        recording = replace(recording, summary=summary)
         if timeline:
             if recording.ranks:
                 warnings += [text] if (text := write_timeline(recording, out / TIMELINE).warning) else []

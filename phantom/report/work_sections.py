@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from phantom.report import markup as m
+from phantom.report.links import by_kind, link_shares
 from phantom.report.memory import CATEGORIES, Peak, peaks
 from phantom.terminal.units import count, rate, seconds, share, size
 from phantom.timeline.counters import memory_curve, thin
 from phantom.timeline.recording import Recording
 
 CURVE_POINTS = 600
+BUSIEST_LINKS = 24
 
 
 def kernels(summary: Mapping[str, Any]) -> str:
@@ -103,6 +105,49 @@ def collectives(summary: Mapping[str, Any]) -> str:
         m.table(columns, rows, caption="Collectives by kind, group size and message size"),
         intro="Bus bandwidth as nccl-tests define it, from the mean time. The limit is what the line rates "
         "of the slowest links on the way allow; waiting for ranks that come late is not part of the time.",
+    )
+
+
+def links(recording: Recording) -> str:
+    """Use of the links by kind, and the busiest ones."""
+    shares = link_shares(recording)
+    if not shares:
+        return m.section("links", "Links", "<p>No link carried anything in the recorded steps.</p>")
+    kinds = [
+        [
+            f"<code>{m.text(k['kind'])}</code>",
+            (count(k["links"]), k["links"]),
+            (rate(k["capacity_bytes_per_s"]), k["capacity_bytes_per_s"]),
+            (size(k["bytes"]), k["bytes"]),
+            (m.meter(k["utilisation"], kind="exposed") + share(k["utilisation"]), k["utilisation"]),
+            (share(k["busiest_utilisation"]), k["busiest_utilisation"]),
+            (share(k["peak_utilisation"]), k["peak_utilisation"]),
+        ]
+        for k in by_kind(shares)
+    ]
+    columns = [("kind of link", "text"), ("used", "number"), ("capacity", "number"), ("carried", "number")]
+    columns += [("mean use", "number"), ("busiest", "number"), ("peak", "number")]
+    busiest = [
+        [
+            f"<code>{m.text(link.name)}</code>",
+            (rate(link.capacity_bytes_per_s), link.capacity_bytes_per_s),
+            (size(link.bytes), link.bytes),
+            (m.meter(link.utilisation, kind="exposed") + share(link.utilisation), link.utilisation),
+            (share(link.peak_utilisation), link.peak_utilisation),
+        ]
+        for link in shares[:BUSIEST_LINKS]
+    ]
+    link_columns = [("link", "text"), ("capacity", "number"), ("carried", "number")]
+    link_columns += [("use", "number"), ("peak", "number")]
+    bin_text = seconds(recording.links.bin_ps * 1e-12)
+    listed = m.table(link_columns, busiest, caption="Busiest links")
+    return m.section(
+        "links",
+        "Links",
+        m.table(columns, kinds, caption="Links by kind"),
+        f"<details><summary>The {len(busiest)} busiest links</summary>{listed}</details>",
+        intro="Bytes over what the link can reach, in the counted recorded steps; a link is one direction. "
+        f"Peak: the highest mean over {bin_text}. --timeline shows each link over time.",
     )
 
 

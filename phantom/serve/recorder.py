@@ -1,4 +1,4 @@
-"""Records every collective, message and host copy for timeline and report, as their ends become final."""
+"""Records collectives, messages, host copies and link use for timeline and report, as ends become final."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from netsim.errors import NetsimError
+from netsim.link_use import LinkUse
 from netsim.network import Network
 from netsim.operation import Choice, Operation
 from phantom.engine.matching import Communicator
 from phantom.engine.operations import PendingOperation
 from phantom.engine.statistics import Statistics
 from phantom.timeline.collectives import Collective, CollectiveLog, Group
+from phantom.timeline.links import LinkCurve, LinkRecord, write_links
 
 FILE = "collectives.msgpack"
+LINKS_FILE = "links.msgpack"
 
 
 class Recorder:
-    """Writes RUN_DIR/spool/collectives.msgpack.
+    """Writes RUN_DIR/spool/collectives.msgpack and links.msgpack.
 
     Operations that end before step `first` or start after step `last - 1` are left out, as the ranks leave
     out their kernels.
@@ -38,7 +41,10 @@ class Recorder:
         self._statistics = statistics
         self._communicators = communicators
         self._choices: dict[Operation, Choice | None] = {}
+        self._folder = folder
         self._log = CollectiveLog(folder / FILE)
+        self._use = LinkUse(len(network.topology.links))
+        network.keep_history = True
 
     @staticmethod
     def wanted(message: Mapping[str, Any]) -> tuple[Path | None, tuple[int, int]] | None:
@@ -70,6 +76,9 @@ class Recorder:
         choice = self._choice(carried)
         kind = carried.direction if operation.kind == "transfer" else operation.kind
         posts = [operation.posts[side] for side in sorted(operation.posts)]
+        flight = self._network.finished(operation.op_id)
+        if flight is not None:
+            self._use.add(flight)
         self._log.add(
             Collective(
                 comm=operation.comm,
@@ -90,8 +99,14 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Ends the file."""
+        """Ends the files."""
         self._log.close()
+        links = self._network.topology.links
+        curves = tuple(
+            LinkCurve(links[i].name, links[i].capacity_bytes_per_s, self._use.curve(i))
+            for i in self._use.used().tolist()
+        )
+        write_links(self._folder / LINKS_FILE, LinkRecord(self._use.begin_ps or 0, self._use.bin_ps, curves))
 
     def _is_wanted(self, start_ps: int, end_ps: int) -> bool:
         counts, ends_ps = self._statistics.step_count_by_rank, self._statistics.step_end_ps

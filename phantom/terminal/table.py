@@ -69,6 +69,15 @@ def _memory(summary: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
+def _links(summary: Mapping[str, Any]) -> list[Row]:
+    used = summary.get("links") or []
+    if not used:
+        return []
+    busiest = used[0]
+    text = f"{busiest['busiest']}: {share(busiest['busiest_utilisation'])} of its capacity"
+    return [("busiest link", f"{text}, at most {share(busiest['peak_utilisation'])} at a time")]
+
+
 def _coverage(summary: Mapping[str, Any]) -> list[Row]:
     rows = []
     coverage = summary.get("coverage") or {}
@@ -83,11 +92,18 @@ def _coverage(summary: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
+def _many(number: Any, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def rows(summary: Mapping[str, Any]) -> list[Row]:
     """The key figures: what, value. docs/results.md says what each means."""
-    job = f"{summary.get('world_size')} GPUs on {summary.get('nodes')} nodes of {summary.get('cluster')}"
+    job = (
+        f"{_many(summary.get('world_size'), 'GPU')} on {_many(summary.get('nodes'), 'node')} "
+        f"of {summary.get('cluster')}"
+    )
     found = [("job", job), ("status", str(summary.get("status")))]
-    found += _times(summary) + _shares(summary) + _memory(summary) + _coverage(summary)
+    found += _times(summary) + _shares(summary) + _links(summary) + _memory(summary) + _coverage(summary)
     found.append(("real time", f"{float(summary.get('wall_s') or 0):.1f} s"))
     return found
 

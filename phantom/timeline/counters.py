@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantom.timeline.collectives import Collective
+from phantom.timeline.links import LinkCurve, LinkRecord
 from phantom.timeline.spool import RankSpool
 
 
@@ -46,3 +47,10 @@ def bandwidth_curve(collectives: Iterable[Collective]) -> list[tuple[int, float]
         total += changes[time_ps]
         curve.append((time_ps, max(total, 0.0) if total > 1.0 else 0.0))
     return curve
+
+
+def link_curve(record: LinkRecord, link: LinkCurve) -> list[tuple[int, float]]:
+    """(time in ps, bytes/s): the mean over each bin, a point only where it changes, 0 after the last bin."""
+    rates = np.append(link.bytes / (record.bin_ps * 1e-12), 0.0)
+    changed = np.flatnonzero(np.diff(rates, prepend=0.0))
+    return [(record.begin_ps + int(i) * record.bin_ps, float(rates[i])) for i in changed.tolist()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phantom.timeline.collectives import Collective, Group, by_member, read_collectives
+from phantom.timeline.links import LinkRecord, read_links
 from phantom.timeline.spool import RankSpool, read_rank
 
 SPOOL = "spool"
@@ -27,6 +28,7 @@ class Recording:
     ranks: dict[int, RankSpool] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     collectives: list[Collective] = field(default_factory=list)
+    links: LinkRecord = field(default_factory=LinkRecord)
 
     @cached_property
     def collectives_of(self) -> dict[tuple[int, int], list[Collective]]:
@@ -54,6 +56,15 @@ class Recording:
             return []
         common = set.intersection(*({step.index for step in spool.steps} for spool in self.ranks.values()))
         return sorted(common)
+
+    @property
+    def counted_bounds_ps(self) -> tuple[int, int] | None:
+        """Begin and end of the recorded steps that count: all but step 0 where there are more."""
+        indices = self.step_indices
+        counted = [index for index in indices if index > 0] or indices
+        if not counted:
+            return None
+        return self.step_bounds_ps(counted[0])[0], self.step_bounds_ps(counted[-1])[1]
 
     def step_bounds_ps(self, index: int) -> tuple[int, int]:
         """Begin and end of a recorded step over all recorded ranks.
@@ -88,4 +99,5 @@ def load(folder: Path, *, detail: bool = True) -> Recording:
         read = read_rank(file)
         ranks[read.rank] = read
     groups, collectives = read_collectives(spool / "collectives.msgpack")
-    return Recording(folder, summary, dict(sorted(ranks.items())), groups, collectives)
+    links = read_links(spool / "links.msgpack")
+    return Recording(folder, summary, dict(sorted(ranks.items())), groups, collectives, links)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phantom.timeline.collectives import Collective
-from phantom.timeline.counters import bandwidth_curve, devices, memory_curve, thin
+from phantom.timeline.counters import bandwidth_curve, devices, link_curve, memory_curve, thin
 from phantom.timeline.perfetto import Arguments, PerfettoWriter
 from phantom.timeline.recording import Recording
 from phantom.timeline.spool import RankSpool
@@ -15,6 +15,8 @@ from phantom.timeline.spool import RankSpool
 MAX_EVENTS = 5_000_000
 """About 400 MB, what a browser still opens; more is cut off at a rank's border, and said."""
 MAX_COUNTER_POINTS = 20_000
+MAX_LINKS = 256
+"""Counters of links, those that carried most of their capacity; the page and summary.json have all kinds."""
 
 _CPU_TID, _STREAM_TID = 1, 1000
 
@@ -48,6 +50,7 @@ def write_timeline(
     window = None if steps is None else _window(recording, indices)
     with PerfettoWriter(path) as writer:
         _write_job(writer, recording, indices)
+        _write_links(writer, recording, window)
         warning = ""
         for number, rank in enumerate(chosen):
             if writer.events > max_events:
@@ -75,6 +78,23 @@ def _write_job(writer: PerfettoWriter, recording: Recording, indices: list[int])
         begin_ps, end_ps = recording.step_bounds_ps(index)
         writer.begin(begin_ps, writer.template(track, f"step {index}", ("step",)), {"step": index})
         writer.end(end_ps, track)
+
+
+def _write_links(writer: PerfettoWriter, recording: Recording, window: tuple[int, int] | None) -> None:
+    """One counter per link, in per cent of its capacity, below a process of their own."""
+    record = recording.links
+    chosen = sorted(
+        record.links, key=lambda link: (-link.bytes.sum() / max(link.capacity_bytes_per_s, 1.0), link.name)
+    )[:MAX_LINKS]
+    if not chosen:
+        return
+    pid = int(recording.summary.get("world_size", 1)) + 2
+    links = writer.process(pid, "links", order=pid)
+    for number, link in enumerate(sorted(chosen, key=lambda link: link.name)):
+        track = writer.counter(links, link.name, unit="% of capacity", order=number)
+        for time_ps, rate in link_curve(record, link):
+            if window is None or window[0] <= time_ps < window[1]:
+                writer.count(time_ps, track, 100.0 * rate / link.capacity_bytes_per_s)
 
 
 class _RankWriter:

@@ -11,6 +11,7 @@ import msgpack
 import numpy as np
 
 from phantom.timeline.collectives import Collective, CollectiveLog, Group
+from phantom.timeline.links import LinkCurve, LinkRecord, write_links
 from phantom.timeline.spool import MEMORY_ROW, SPAN_ROW, WAIT_ROW
 
 US = 1_000_000  # ps
@@ -224,6 +225,18 @@ def summary_of(states: list[Rank], log: list[Collective]) -> dict[str, Any]:
     }
 
 
+def links_of(ranks: int, log: list[Collective], *, bin_ps: int = 10 * US) -> LinkRecord:
+    """One link per GPU that carries a ring's bytes of every collective, evenly over its time."""
+    end_ps = max((c.end_ps for c in log), default=0)
+    carried = np.zeros(end_ps // bin_ps + 1)
+    for c in log:
+        edges = np.arange(len(carried) + 1) * bin_ps
+        inside = np.clip(np.minimum(edges[1:], c.end_ps) - np.maximum(edges[:-1], c.start_ps), 0, None)
+        carried += c.size_bytes * c.bus_factor * inside / (c.end_ps - c.start_ps)
+    curves = [LinkCurve(f"node0/gpu{rank}->node0/nvswitch", 450e9, carried) for rank in range(ranks)]
+    return LinkRecord(0, bin_ps, tuple(curves))
+
+
 LAYERS = [
     Layer(8, 0, 40),
     Layer(5, 1, 10),
@@ -247,5 +260,6 @@ def write_run(
     for collective in log:
         writer.add(collective)
     writer.close()
+    write_links(spool / "links.msgpack", links_of(ranks, log))
     (folder / "summary.json").write_text(json.dumps(summary_of(states, log)))
     return states, log

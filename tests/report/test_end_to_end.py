@@ -80,6 +80,26 @@ def test_collectives_meet_their_spans_and_stay_below_the_link(recording: Recordi
         assert 0 < c.bus_bandwidth_bytes_per_s <= limits[c.kind, c.size_bytes]
 
 
+def test_links_carried_what_the_collectives_sent(recording: Recording) -> None:
+    sent = {
+        kind: sum(c.size_bytes for c in recording.collectives if c.kind == kind)
+        for kind in ("all_reduce", "broadcast")
+    }
+    assert sent["broadcast"] > 0
+    links = {link.name: link for link in recording.links.links}
+    for rank in range(2):
+        # Two ranks: each sends 2 (n-1)/n = 1 times the buffer, whatever the algorithm; the root of DDP's
+        # broadcast sends that as well.
+        carried = links[f"node0/gpu{rank}->node0/nvswitch"]
+        wanted = sent["all_reduce"] + (sent["broadcast"] if rank == 0 else 0)
+        assert carried.bytes.sum() == pytest.approx(wanted, rel=0.01)
+        assert carried.bytes.max() <= carried.capacity_bytes_per_s * recording.links.bin_ps * 1e-12 * (
+            1 + 1e-9
+        )
+    kinds = {entry["kind"]: entry for entry in recording.summary["links"]}
+    assert 0 < kinds["node*/gpu*->node*/nvswitch"]["utilisation"] < 1
+
+
 def test_timeline_has_the_sums_of_the_summary(recording: Recording) -> None:
     slices = Slices(parse(recording.folder / "timeline.pftrace"))
     for rank in recording.summary["ranks"]:

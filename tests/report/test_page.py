@@ -152,7 +152,7 @@ def test_markup_is_balanced_and_links_lead_somewhere(run: Path) -> None:
     assert len(structure.ids) == len(set(structure.ids))
     assert set(structure.links) <= set(structure.ids)
     assert structure.headings.count("h1") == 1
-    assert len(structure.links) == 11
+    assert len(structure.links) == 12
 
 
 def test_hostile_names_are_shown_not_run(tmp_path: Path, run: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from phantom.report.links import by_kind, link_shares
 from phantom.timeline.recording import load
 from phantom.timeline.settings import parse_ranks, parse_steps
 from phantom.timeline.write import write_timeline
@@ -110,6 +111,29 @@ def test_counters_hold_memory_and_bandwidth(tmp_path: Path) -> None:
         max(c.bus_bandwidth_bytes_per_s for c in log)
     )
     assert slices.counters["network bus bandwidth"][-1] == 0
+
+
+def test_links_are_counters_in_per_cent_of_their_capacity(tmp_path: Path) -> None:
+    _, log = write_run(tmp_path, ranks=2, steps=2)
+    recording = load(tmp_path)
+    slices = Slices(parse(write_timeline(recording, tmp_path / "t.pftrace").path))
+    for rank in range(2):
+        points = slices.counters[f"node0/gpu{rank}->node0/nvswitch"]
+        record = recording.links
+        most = record.links[rank].bytes.max() / (record.bin_ps * 1e-12) / 450e9
+        assert max(points) == pytest.approx(100 * most)
+        assert points[-1] == 0
+    shares = link_shares(recording)
+    assert [share.name for share in shares] == [f"node0/gpu{rank}->node0/nvswitch" for rank in range(2)]
+    begin_ps, end_ps = recording.counted_bounds_ps or (0, 0)
+    inside = [c for c in log if c.start_ps >= begin_ps and c.end_ps <= end_ps]
+    carried = sum(c.size_bytes * c.bus_factor for c in inside)
+    # Bins at the borders of the steps count in part.
+    assert shares[0].bytes == pytest.approx(carried, rel=0.1)
+    assert shares[0].utilisation == pytest.approx(shares[0].bytes / 450e9 / ((end_ps - begin_ps) * 1e-12))
+    assert shares[0].utilisation < shares[0].peak_utilisation <= most
+    (kind,) = by_kind(shares)
+    assert (kind["kind"], kind["links"]) == ("node*/gpu*->node*/nvswitch", 2)
 
 
 def test_steps_and_ranks_can_be_chosen(tmp_path: Path) -> None:

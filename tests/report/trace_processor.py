@@ -1,7 +1,7 @@
 """SQL over a trace by Perfetto's own trace processor, where one can be had.
 
-Either `trace_processor_shell` on PATH (with PyPI perfetto), or its WebAssembly build under node: a folder with
-trace_processor.wasm, named by TRACE_PROCESSOR_WASM or installed by `make trace-processor`.
+Either `trace_processor_shell` on PATH (with PyPI perfetto), or its WebAssembly build under node: a folder
+with trace_processor.wasm, named by TRACE_PROCESSOR_WASM or installed by `make trace-processor`.
 """
 
 from __future__ import annotations

@@ -55,6 +55,8 @@ def _node(made: Any, seen: set[int]) -> list[str]:
     unknown = [dep for dep in made.data_deps if dep not in seen]
     if unknown:
         wrong.append(f"node {made.id} depends on {unknown}, which are not before it")
+    if made.type == pb.METADATA_NODE:
+        wrong.append(f"node {made.id} is a METADATA node, on which ASTRA-sim's statistics abort")
     values = values_of(made)
     missing = [name for name in ("is_cpu_op", *_REQUIRED.get(made.type, ())) if name not in values]
     if missing:

@@ -2,8 +2,8 @@
 
 The recorder's times are exact, so what a kernel waited for is what ended at the very moment it started: the
 work before it on its stream, an event of another stream, or (where nothing ended then) the host, which
-becomes a CPU node.
-docs/results.md says what the traces leave out.
+becomes a node of its own.
+phantom/export/README.md says what the traces leave out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from phantom.export.chakra import execution_trace_pb2 as pb
-from phantom.export.chakra.nodes import Carry, TraceFile, group_node, node
+from phantom.export.chakra.nodes import Carry, TraceFile, node
 from phantom.timeline.collectives import Collective
 from phantom.timeline.recording import Recording
 
@@ -56,15 +56,16 @@ class _Stream:
 
 def groups(recording: Recording) -> dict[tuple[int, ...], str]:
     """Groups by their ranks, numbered from 1: ASTRA-sim wants decimal names, and takes 0 for all ranks."""
-    members = sorted({c.ranks for c in recording.collectives if c.kind != MESSAGES})
+    members = sorted({c.ranks for c in recording.collectives if c.kind != MESSAGES and len(c.ranks) > 1})
     return {ranks: str(number) for number, ranks in enumerate(members, start=1)}
 
 
 def export_chakra(recording: Recording, prefix: Path, *, steps: tuple[int, int] | None = None) -> list[Path]:
     """Writes PREFIX.RANK.et for every rank and PREFIX.groups.json; returns the paths.
 
-    Of the given steps (first <= index < last), else of all recorded ones. Raises ExportError where a rank or
-    the steps were not recorded.
+    Of the given steps (first <= index < last), else of all recorded ones. The groups are in that JSON file
+    (ASTRA-sim's --comm-group-configuration) and not in a METADATA node, on which its statistics abort.
+    Raises ExportError where a rank or the steps were not recorded.
     """
     world = int(recording.summary.get("world_size", 0))
     missing = [rank for rank in range(world) if rank not in recording.ranks]
@@ -82,7 +83,6 @@ def export_chakra(recording: Recording, prefix: Path, *, steps: tuple[int, int] 
     for rank in recording.ranks:
         path = prefix.with_name(f"{prefix.name}.{rank}.et")
         with TraceFile(path) as file:
-            file.write(group_node(1, [(name, ranks) for ranks, name in names.items()]))
             for made in _RankExporter(recording, rank, names, indices).nodes():
                 file.write(made)
         paths.append(path)
@@ -105,7 +105,7 @@ class _RankExporter:
         steps = [s for spool in recording.ranks.values() for s in spool.steps if s.index in indices]
         self._begin_ps, self._end_ps = min(s.begin_ps for s in steps), max(s.end_ps for s in steps)
         self._streams: dict[int, _Stream] = {}
-        self._next = 2
+        self._next = 1
         self._host: tuple[int, list[int]] = (self._begin_ps, [])
         self._host_carry = Carry()
         self._made: list[Any] = []
@@ -137,7 +137,7 @@ class _RankExporter:
         return self._made
 
     def _dependencies(self, stream: int, start_ps: int) -> list[int]:
-        """What must have ended; makes a CPU node where the host was what it waited for."""
+        """What must have ended; makes a node for the host's time where the host was what it waited for."""
         deps: list[int] = []
         latest_ps, latest = self._host
         for key, on in self._streams.items():
@@ -162,7 +162,8 @@ class _RankExporter:
             [*base, *before],
             from_ps,
             duration_us,
-            {"is_cpu_op": True},
+            # Not `is_cpu_op`: ASTRA-sim's statistics throw at the end of a trace with a CPU node in it.
+            {"class": "host"},
         )
         self._host = (to_ps, [number])
         return number

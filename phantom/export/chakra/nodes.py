@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -107,16 +107,3 @@ def _bodies(data: bytes, path: Path) -> Iterator[bytes]:
 def values_of(message: Any) -> dict[str, Any]:
     """A node's attributes as a map."""
     return {entry.name: getattr(entry, entry.WhichOneof("value")) for entry in message.attr}
-
-
-def group_node(number: int, groups: Sequence[tuple[str, Sequence[int]]]) -> Any:
-    """The METADATA node that tells ASTRA-sim the members of the groups: (name, ranks).
-
-    ASTRA-sim strips the first and the last two characters, the brackets and quotes of a printed list.
-    """
-    import json
-
-    entries = [{"pg_name": name, "ranks": list(ranks)} for name, ranks in groups]
-    made = node(number, "process groups", pb.METADATA_NODE, deps=(), start_ps=0, duration_us=0, attributes={})
-    made.inputs.values = "['" + json.dumps(entries) + "']"
-    return made
