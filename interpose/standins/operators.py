@@ -57,6 +57,19 @@ def wgrad_accumulate(grad_output: Any, data: Any, main_grad: Any) -> None:
                       main_grad)  # fmt: skip
 
 
+def wgrad_product(a: Any, b: Any, out: Any) -> None:
+    """out[n, k] (+)= a[n, m] b[m, k] with the data types of fp8 products."""
+    _wgrad_accumulate(a, b, out)
+
+
+_grouped_product = define("grouped_gemm", "(Tensor[] a, Tensor[] b, Tensor(a!)[] out) -> ()")
+
+
+def grouped_product(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any]) -> None:
+    """out[i][m_i, n] (+)= a[i][m_i, k] b[i][k, n] for all i in one call; priced with equal groups."""
+    _grouped_product(list(a), list(b), list(out))
+
+
 scaled_softmax_kernel = memory_kernel("scaled_softmax")
 scaled_softmax_backward_kernel = memory_kernel("scaled_softmax_backward")
 multi_tensor_l2norm_kernel = memory_kernel("multi_tensor_l2norm")

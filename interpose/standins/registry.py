@@ -19,6 +19,13 @@ class StandIn:
 
 STAND_INS = (
     StandIn(
+        name="transformer_engine",
+        distribution="transformer-engine",
+        version="2.10.0",
+        modules=("transformer_engine", "transformer_engine_torch"),
+        title="Transformer Engine",
+    ),
+    StandIn(
         name="apex",
         distribution="apex",
         version="0.1",

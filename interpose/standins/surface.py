@@ -59,3 +59,12 @@ def missing_names(module: str) -> Callable[[str], Any]:
         raise NameNotCovered(text)
 
     return __getattr__
+
+
+def refused_class(module: str, name: str) -> type:
+    """A class that frameworks name (in annotations, as a base) and that raises NotCovered when it is made."""
+
+    def __new__(cls: type, *_: Any, **__: Any) -> Any:
+        raise not_covered(module, name)
+
+    return type(name, (), {"__new__": __new__, "__doc__": f"Not covered: {name}.", "__module__": module})

@@ -54,6 +54,7 @@ def _multi_tensor_norm(kernel: KernelDescription, context: Context) -> Estimate:
 
 KERNELS: dict[str, LibraryKernel] = {
     "wgrad_accumulate": LibraryKernel("gemm", compute_rules.gemm),
+    "grouped_gemm": LibraryKernel("gemm", compute_rules.gemm),
     "scaled_softmax": LibraryKernel("softmax", _streamed("softmax")),
     "scaled_softmax_backward": LibraryKernel("softmax", _streamed("softmax")),
     "multi_tensor_l2norm": LibraryKernel("reduction", _multi_tensor_norm),

@@ -42,6 +42,8 @@ def matmul_shapes(kernel: KernelDescription) -> list[tuple[GemmShape, str]] | No
         first, second = kernel.args[0], kernel.args[1]
         pairs = zip(first.tensors(), second.tensors())  # type: ignore[union-attr]
         return [(_product(a, b, None, None), a.dtype) for a, b in pairs]
+    if name == "grouped_gemm":
+        return [_grouped_lists(kernel)]
     if name in ("addr", "ger", "outer"):
         return None
     if name not in _PRODUCTS:
@@ -100,6 +102,18 @@ def _linear(kernel: KernelDescription) -> tuple[GemmShape, str]:
         aligned=_is_aligned(data, weight),
     )  # fmt: skip
     return shape, data.dtype
+
+
+def _grouped_lists(kernel: KernelDescription) -> tuple[GemmShape, str]:
+    """Lists of A, B and C: the groups are taken as equal, at their mean size."""
+    a, b, c = (argument.tensors() for argument in kernel.args[:3])  # type: ignore[union-attr]
+    groups = len(a)
+    m, k = (math.ceil(sum(t.sizes[i] for t in a) / groups) for i in (0, 1))
+    n = math.ceil(sum(t.sizes[1] for t in b) / groups)
+    return GemmShape(
+        m, n, k, batch=groups, in_bytes=a[0].item_bytes, out_bytes=c[0].item_bytes,
+        layout=_letters(a[0], b[0]), grouped=True,
+    ), a[0].dtype  # fmt: skip
 
 
 def _grouped(kernel: KernelDescription) -> tuple[GemmShape, str]:

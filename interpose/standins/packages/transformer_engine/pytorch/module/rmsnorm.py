@@ -1,0 +1,5 @@
+"""Where the library defines RMSNorm."""
+
+from .layernorm import RMSNorm
+
+__all__ = ["RMSNorm"]

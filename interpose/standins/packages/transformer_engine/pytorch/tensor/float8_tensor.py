@@ -1,0 +1,8 @@
+"""Where the library defines Float8Tensor."""
+
+from interpose.standins.surface import missing_names
+
+from .quantized import Float8Tensor
+
+__all__ = ["Float8Tensor"]
+__getattr__ = missing_names(__name__)
