@@ -31,6 +31,7 @@ def attach() -> None:
 
     from interpose.cuda_surface import install
     from interpose.extension import load
+    from interpose.triton.install import install as triton_install
 
     here = environment.read()
     extension = load()
@@ -47,6 +48,7 @@ def attach() -> None:
     after_import("torch.optim.optimizer", lambda module: steps.watch_optimizers(module, extension))
     after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
     after_import("deepspeed.ops.op_builder.builder", lambda found: deepspeed.watch_builders(found, extension))
+    triton_install(extension, here.state)
     os.register_at_fork(after_in_child=_forked)
     enter_process(here)
 

@@ -2,6 +2,7 @@
 #include "ClockTokens.h"
 
 #include "Config.h"
+#include "OffClock.h"
 #include "Session.h"
 
 #include <c10/util/thread_name.h>
@@ -164,6 +165,7 @@ void setBackwardOwner() {
 }
 
 void chargeHost(HostWork kind) {
+  if (offClock()) return;
   Clock& clock = thisThreadClock();
   switch (config().cpu_time) {
     case CpuTime::kModel: clock.advance(modelledCost(kind)); break;

@@ -54,6 +54,7 @@ void priceKernel(const Call& call, MetadataEntry& entry);
 uint64_t costGeneration();
 // Charges the host, puts the kernels on the current stream of `device`.
 void launch(const MetadataEntry& entry, c10::Device device);
+void launchOn(const MetadataEntry& entry, c10::DeviceIndex device, c10::StreamId stream);
 // For kernels that are written by hand: prices and launches `name` with the given arguments as one kernel. Cached.
 void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::ArrayRef<at::Tensor> outputs, c10::Device device);
 

@@ -10,6 +10,7 @@
 #include "Dispatch.h"
 #include "DispatchCall.h"
 #include "Msgpack.h"
+#include "OffClock.h"
 #include "Timeline.h"
 
 #include <ATen/EmptyTensor.h>
@@ -149,7 +150,9 @@ std::string packRequest(const Call& call, const MetadataEntry& entry) {
   return std::move(p.buffer());
 }
 
-void fillCost(const std::string& op, const std::string& request, MetadataEntry& entry) {
+}  // namespace
+
+void priceRequest(const std::string& op, const std::string& request, MetadataEntry& entry) {
   entry.cost_generation = g_generation.load();
   const CostAnswer answer = askCost(request);
   if (answer.source == "none") {
@@ -165,8 +168,6 @@ void fillCost(const std::string& op, const std::string& request, MetadataEntry& 
   cost.matrix_product = cost.matrix_product || answer.klass == "gemm";
   cost.kernel = internKernel(op, answer.klass, answer.source);
 }
-
-}  // namespace
 
 std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs) {
   Packer p;
@@ -215,23 +216,24 @@ void priceKernel(const Call& call, MetadataEntry& entry) {
   entry.cost_generation = costGeneration();
   entry.cost.matrix_product = call.info.matrix_product;
   if (entry.metadata_only) return;
-  fillCost(call.info.name, packRequest(call, entry), entry);
+  priceRequest(call.info.name, packRequest(call, entry), entry);
 }
 
-void launch(const MetadataEntry& entry, c10::Device device) {
+void launch(const MetadataEntry& entry, c10::Device device) { launchOn(entry, device.index(), currentStream(device.index())); }
+
+void launchOn(const MetadataEntry& entry, c10::DeviceIndex device, c10::StreamId stream) {
   if (entry.metadata_only) {
     chargeHost(HostWork::kView);
     hookLeft();
     return;
   }
   chargeHost(HostWork::kOperator);
-  const c10::StreamId stream = currentStream(device.index());
   const KernelCost& cost = entry.cost;
-  if (cost.ideal_ps > 0) countIdeal(cost.ideal_ps);
-  if (cost.matrix_product) ensureCublasWorkspace(device.index(), stream);
-  if (cost.scratch_bytes > 0) touchScratch(device.index(), size_t(cost.scratch_bytes));
-  for (uint32_t i = 1; i < cost.launches; ++i) launchKernel(device.index(), stream, cost.launch_ps, cost.kernel);
-  launchKernel(device.index(), stream, cost.launch_ps + cost.remainder_ps, cost.kernel);
+  if (cost.ideal_ps > 0 && !offClock()) countIdeal(cost.ideal_ps);
+  if (cost.matrix_product) ensureCublasWorkspace(device, stream);
+  if (cost.scratch_bytes > 0) touchScratch(device, size_t(cost.scratch_bytes));
+  for (uint32_t i = 1; i < cost.launches; ++i) launchKernel(device, stream, cost.launch_ps, cost.kernel);
+  launchKernel(device, stream, cost.launch_ps + cost.remainder_ps, cost.kernel);
   hookLeft();
 }
 
@@ -255,7 +257,7 @@ void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::Arra
   if (!entry || entry->cost_generation != costGeneration()) {
     entry = c10::make_intrusive<MetadataEntry>();
     std::vector<c10::IValue> outs(outputs.begin(), outputs.end());
-    fillCost(name, packKernelRequest(name, arguments, outs), *entry);
+    priceRequest(name, packKernelRequest(name, arguments, outs), *entry);
     storeMetadata(hash.key(), entry);
   }
   launch(*entry, device);

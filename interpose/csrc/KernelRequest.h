@@ -28,8 +28,9 @@ std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> ar
 // Throws std::runtime_error if the reply is not a list of one well-formed answer.
 CostAnswer unpackKernelReply(const std::string& reply);
 
-
 // Calls the callback set by setCostCallback; unpriced without one.
 CostAnswer askCost(const std::string& request);
+// Asks for the cost of one kernel and puts it in entry.cost; `op` is the kernel's name in reports.
+void priceRequest(const std::string& op, const std::string& request, struct MetadataEntry& entry);
 
 }  // namespace phantom

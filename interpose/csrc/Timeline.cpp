@@ -4,6 +4,7 @@
 #include "Clock.h"
 #include "Config.h"
 #include "GraphCapture.h"
+#include "OffClock.h"
 #include "Session.h"
 #include "ValuesHost.h"
 #include "Spool.h"
@@ -40,6 +41,7 @@ uint32_t streamKey(DeviceIndex device, StreamId stream) { return uint32_t(device
 }  // namespace
 
 void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel) {
+  if (countOffClock(duration_ps)) return;
   if (captureKernel(device, stream, duration_ps, kernel)) return;
   Clock& clock = thisThreadClock();
   State& state = *g_state;

@@ -28,6 +28,7 @@ CLASSES = (
     "index",
     "sort",
     "random",
+    "triton",
     "other",
 )
 _NO_WORK_NAMESPACES = frozenset({"prim", "profiler", "c10d", "_c10d_functional", "c10d_functional"})
@@ -52,6 +53,8 @@ def class_of(kernel: KernelDescription) -> str:
     """Return the cost class of *kernel*, one of :data:`CLASSES`; ``other`` for what is not listed."""
     if library_rules.is_library_kernel(kernel):
         return library_rules.class_of(kernel)
+    if kernel.namespace == "triton":
+        return "triton"
     name = kernel.base_name
     klass = operators().get(name)
     if klass is not None:
@@ -69,6 +72,8 @@ def launches_nothing(kernel: KernelDescription) -> bool:
     name = kernel.base_name
     if kernel.namespace == "aten" and operators().get(name) == "none":
         return True
+    if kernel.namespace == "triton":
+        return False
     if kernel.namespace in _NO_WORK_NAMESPACES:
         return True
     if kernel.namespace != "aten" and not kernel.in_tensors and not kernel.out_tensors:

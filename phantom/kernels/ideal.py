@@ -22,6 +22,8 @@ def flops_by_dtype(kernel: KernelDescription) -> list[tuple[float, str]]:
     if klass == "attention":
         found = attention_shape(kernel)
         return [] if found is None else [(found[1].flops, found[1].dtype)]
+    if klass == "triton":
+        return [(float(flops), dtype) for dtype, flops in kernel.flag("dot_flops", ())]
     if klass == "conv":
         passes = convolution_passes(kernel)
         if passes is None:

@@ -7,6 +7,8 @@ runs, ranks and torch patch versions, because overload names, values, addresses 
 
 from __future__ import annotations
 
+from typing import Any
+
 from phantom.kernels.classes import class_of
 from phantom.kernels.description import IntList, KernelDescription, Opaque, TensorList, TensorMeta
 from phantom.kernels.dtypes import short_name
@@ -83,6 +85,8 @@ def _list_text(values: TensorList) -> str:
 
 def cost_key(kernel: KernelDescription) -> str:
     """Return the canonical key of *kernel*."""
+    if kernel.namespace == "triton":
+        return _triton_key(kernel)
     klass = class_of(kernel)
     keep_scalars = klass not in _SCALARS_IGNORED or kernel.base_name in _SCALARS_KEPT_OPS
     keep_ints = keep_scalars and kernel.base_name not in _VALUE_OPS
@@ -119,6 +123,17 @@ def cost_key(kernel: KernelDescription) -> str:
     flags = "".join(f";{name}={value}" for name, value in kernel.extra if name in _FLAGS)
     prefix = "" if kernel.namespace == "aten" else f"{kernel.namespace}::"
     return f"{prefix}{kernel.name}({', '.join(parts)}){'->' + known if known else ''}{flags}"
+
+
+def _triton_key(kernel: KernelDescription) -> str:
+    """A Triton kernel's name says nothing about its work: what was counted in it does."""
+    tensors = ",".join(map(tensor_text, kernel.in_tensors))
+    facts = ";".join(f"{name}={_fact_text(value)}" for name, value in kernel.extra)
+    return f"triton::{kernel.name}({tensors};{facts})"
+
+
+def _fact_text(value: Any) -> str:
+    return "x".join(map(_fact_text, value)) if isinstance(value, tuple) else str(value)
 
 
 def _outputs_matter(kernel: KernelDescription) -> bool:

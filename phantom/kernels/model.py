@@ -26,7 +26,7 @@ from phantom.kernels.source import StoreAndDevice
 from phantom.kernels.store import KernelStore, StoreError, default_path
 
 MODES = ("auto", "store", "measure", "predict")
-_PRICED_NAMESPACES = ("aten", "prims", library_rules.NAMESPACE)
+_PRICED_NAMESPACES = ("aten", "prims", "triton", library_rules.NAMESPACE)
 
 _MAX_ELEMENTS = 200_000
 
@@ -210,6 +210,7 @@ class CostModel:
         if self._measured is None or self.mode == "predict":
             return None
         found = self._measured.lookup(kernel, key)
-        if found is None and self.mode in ("auto", "measure"):
+        # A compiled Triton kernel is a binary of the rank's: there is nothing here to run.
+        if found is None and self.mode in ("auto", "measure") and kernel.namespace != "triton":
             found = self._measured.measure(kernel, key)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phantom.kernels import compute_rules, index_rules, library_rules, tensor_rules
+from phantom.kernels import compute_rules, index_rules, library_rules, tensor_rules, triton_rules
 from phantom.kernels.classes import class_of, launches_nothing
 from phantom.kernels.constants import Constants, constants_for
 from phantom.kernels.context import Context
@@ -28,6 +28,7 @@ RULES: dict[str, Rule] = {
     "index": index_rules.index,
     "sort": index_rules.sort,
     "random": index_rules.random,
+    "triton": triton_rules.triton,
     "other": compute_rules.other,
 }
 

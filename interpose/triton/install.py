@@ -1,0 +1,82 @@
+"""Puts the simulated GPU in Triton's and Inductor's places for one, as those modules are imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from interpose.import_hook import after_import
+from interpose.triton import caches
+
+TRITON_VERSIONS = {"2.13": "triton==3.9.0", "2.14": "'triton~=3.8.0'"}
+
+
+def install(extension: ModuleType, state: str | None) -> None:
+    """Arranges for everything below to happen when the job imports it; imports nothing itself.
+
+    `state`: the run's folder for its processes' marks (phantom run makes it), or None.
+    """
+    import torch._C as torch_c
+
+    caches.choose_folders(state)
+    # CPU builds lack it; Inductor's generated code allocates with it.
+    torch_c._dynamo.guards._empty_strided_cuda = extension.empty_strided_cuda  # type: ignore[attr-defined]
+    after_import("triton.backends", lambda module: _register_driver(module, extension))
+    after_import("triton.compiler.compiler", caches.compile_once)
+    after_import("torch._inductor.config", _configure_inductor)
+    after_import("torch._inductor.runtime.benchmarking", lambda module: _answer_benchmarks(module, extension))
+    after_import("torch._inductor.exc", _name_the_remedy)
+
+
+def _register_driver(module: ModuleType, extension: ModuleType) -> None:
+    """Registers the driver in triton.backends, before triton.runtime looks for the active one."""
+    from interpose.triton.driver import driver_class
+
+    registered: dict[str, Any] = module.backends
+    nvidia = registered.get("nvidia")
+    if nvidia is None:
+        raise RuntimeError(
+            "phantom: this Triton has no NVIDIA backend (triton.backends lists "
+            f"{', '.join(registered) or 'none'}); install Triton from PyPI: pip install {remedy()}"
+        )
+    registered["nvidia"] = type(nvidia)(nvidia.compiler, driver_class(extension, nvidia.driver))
+
+
+def _configure_inductor(config: Any) -> None:
+    """Inductor's settings that a simulated GPU decides.
+
+    The static launcher takes a kernel past Triton's driver to libcuda. Compile workers are processes: with
+    all ranks on one machine, a set per rank is too many, so a rank compiles by itself unless asked otherwise.
+    """
+    config.use_static_cuda_launcher = False
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
+        config.compile_threads = 1
+
+
+def _answer_benchmarks(module: ModuleType, extension: ModuleType) -> None:
+    from interpose.triton.benchmark import inductor_benchmarker
+
+    module.benchmarker = inductor_benchmarker(extension, module.TritonBenchmarker)  # type: ignore[attr-defined]
+
+
+def remedy() -> str:
+    """The requirement to install for the torch that is running."""
+    import torch
+
+    release = ".".join(torch.__version__.split(".")[:2])
+    return TRITON_VERSIONS.get(release, "triton")
+
+
+def _name_the_remedy(module: ModuleType) -> None:
+    """PyTorch says that Triton is missing; this adds what to type."""
+    missing: Any = module.TritonMissing  # type: ignore[attr-defined]
+    original = missing.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        text = f"{self.args[0]}\nphantom: torch.compile needs Triton, which PyTorch's CPU build lacks"
+        self.args = (f"{text}: {sys.executable} -m pip install {remedy()}", *self.args[1:])
+
+    missing.__init__ = __init__
