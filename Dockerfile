@@ -16,8 +16,9 @@ RUN apt-get update \
      || apt-get install -y --no-install-recommends python3-dev python3-venv) \
  && rm -rf /var/lib/apt/lists/*
 
-# The packages: laid out so that an edit of the sources installs nothing again, and other EXTRAS not torch.
-FROM compiler AS packages
+# torch and phantom's own packages. Stages are laid out so that an edit of the sources installs nothing again, and
+# other EXTRAS neither torch nor compile anything.
+FROM compiler AS torch
 ARG TORCH=2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -29,15 +30,18 @@ COPY pyproject.toml containers/requirements.py /opt/requirements/
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 /opt/requirements/requirements.py > /opt/requirements.txt \
  && pip --python /opt/venv/bin/python install -c /opt/constraints.txt -r /opt/requirements.txt
+
+FROM torch AS extras
 ARG EXTRAS=""
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 /opt/requirements/requirements.py ${EXTRAS} > /opt/requirements.txt \
  && DS_BUILD_OPS=0 pip --python /opt/venv/bin/python install -c /opt/constraints.txt -r /opt/requirements.txt
 
 # The C++ extension. The compiler's cache outlives the build, so that an edit compiles what it touched.
-FROM packages AS extension
+FROM torch AS extension
 ENV CCACHE_DIR=/root/.cache/ccache
-COPY interpose /opt/phantom/interpose
+COPY interpose/__init__.py interpose/build.py /opt/phantom/interpose/
+COPY interpose/csrc /opt/phantom/interpose/csrc
 WORKDIR /opt/phantom
 RUN --mount=type=cache,target=/root/.cache/ccache \
     python -m interpose.build -q \
@@ -55,9 +59,10 @@ RUN if [ "${COMPILER}" = 1 ]; then \
 # Any user id may run the image: the home folder and the two mount points are writable by all.
 RUN mkdir -p /home/phantom /job /results && chmod 1777 /home/phantom /job /results \
  && echo "phantom:x:1000:1000:phantom:/home/phantom:/bin/sh" >> /etc/passwd && echo "phantom:x:1000:" >> /etc/group
-COPY --from=packages /opt/venv /opt/venv
-COPY --from=extension /opt/phantom/interpose /opt/phantom/interpose
+COPY --from=extras /opt/venv /opt/venv
+COPY --from=extension /opt/phantom/interpose/_build /opt/phantom/interpose/_build
 COPY pyproject.toml README.md /opt/phantom/
+COPY interpose /opt/phantom/interpose
 COPY netsim /opt/phantom/netsim
 COPY phantom /opt/phantom/phantom
 COPY containers /opt/phantom/containers
