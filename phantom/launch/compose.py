@@ -75,7 +75,7 @@ def document(job: ComposeJob, *, folder: Path) -> dict[str, Any]:
         "hostname": "simulator",
         "command": ["simulator", *map(_plain, job.arguments), "--", *map(_plain, job.command)],
         "volumes": [_bind(job.job_folder, JOB, folder, read_only=True), *_shared(job, folder), *own],
-        "healthcheck": _health("simulator"),
+        "healthcheck": _health("simulator", "2s"),
         "stop_grace_period": STOP_GRACE,
     }
     server = {
@@ -84,7 +84,7 @@ def document(job: ComposeJob, *, folder: Path) -> dict[str, Any]:
         "volumes": [_bind(job.job_folder, JOB, folder), *_shared(job, folder)],
         "depends_on": {"simulator": {"condition": "service_healthy"}},
         "shm_size": job.shm_size,
-        "healthcheck": _health("server"),
+        "healthcheck": _health("server", "15s"),
         "stop_grace_period": STOP_GRACE,
     }
     services = {"simulator": simulator}
@@ -167,9 +167,10 @@ def _bind(source: Path, target: str, folder: Path, *, read_only: bool = False) -
     return {**mount, "bind": {"create_host_path": False}}
 
 
-def _health(role: str) -> dict[str, Any]:
+def _health(role: str, interval: str) -> dict[str, Any]:
+    # The servers wait for the simulator's; nobody waits for theirs, and there may be many on one machine.
     test = ["CMD", "python", ENTRY_POINT, "health", role]
-    return {"test": test, "interval": "2s", "timeout": "10s", "retries": 60, "start_period": "60s"}
+    return {"test": test, "interval": interval, "timeout": "10s", "retries": 60, "start_period": "60s"}
 
 
 class _Merge(str):
