@@ -43,7 +43,9 @@ def build_dir() -> Path:
     if chosen:
         return Path(chosen) / name
     beside = Path(__file__).parent / "_build"
-    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+    writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)
+    # An installation of somebody else's (an image, a system package) brings a build of its own.
+    if writable or _fits(beside / name):
         return beside / name
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "phantom" / "extension" / name
@@ -65,8 +67,12 @@ def library() -> Path:
 
 def is_current() -> bool:
     """Whether the built extension fits the sources and the installed torch."""
-    mark = build_dir() / "stamp"
-    return library().exists() and mark.exists() and mark.read_text() == stamp()
+    return _fits(build_dir())
+
+
+def _fits(folder: Path) -> bool:
+    mark = folder / "stamp"
+    return (folder / "_C.so").exists() and mark.exists() and mark.read_text() == stamp()
 
 
 def _write_ninja_file(out: Path) -> None:
