@@ -48,16 +48,14 @@ PCIE_X16_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}
 # nc0461).
 PCIE_COPY_BYTES_PER_S = {3: 12.6e9, 4: 25.5e9, 5: 55e9, 6: 110e9}
 
-# CPU time of eager PyTorch on a current server core, in seconds. Operator and view: PyTorch's own
-# instruction counts and profiler traces give 4-5 us for a dispatched CUDA operator and 1-2 us for a view;
-# launch latency 2 us: CUDA's launch to start on an idle stream; a ProcessGroupNCCL call is about three
-# operators' work. Change them in [host].
+# CPU time of eager PyTorch on a server's core, in seconds, with the Python around a call; docs/virtual-time.md says
+# how it was calibrated. Change them in [host].
 HOST_DEFAULTS_S = {
-    "op_s": 4.5e-6,
+    "op_s": 10.0e-6,
     "view_s": 1.5e-6,
-    "backward_node_s": 2.0e-6,
+    "backward_node_s": 7.0e-6,
     "launch_latency_s": 2.0e-6,
-    "collective_s": 12.0e-6,
+    "collective_s": 25.0e-6,
     "query_s": 1.0e-6,
     "store_s": 50.0e-6,
 }

@@ -5,6 +5,7 @@
 #include "OffClock.h"
 #include "Session.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/thread_name.h>
 #include <pthread.h>
 #include <time.h>
@@ -81,7 +82,9 @@ Picoseconds threadCpuTimeNs() {
 Picoseconds modelledCost(HostWork kind) {
   const HostModel& host = config().host;
   switch (kind) {
-    case HostWork::kOperator: return isAutogradThread() ? host.backward_node_ps : host.op_ps;
+    case HostWork::kOperator:
+      // With gradients enabled the autograd thread runs Python again (a recomputed forward pass), not its own nodes.
+      return isAutogradThread() && !at::GradMode::is_enabled() ? host.backward_node_ps : host.op_ps;
     case HostWork::kView: return host.view_ps;
     case HostWork::kCollective: return host.collective_ps;
     case HostWork::kQuery: return host.query_ps;

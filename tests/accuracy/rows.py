@@ -1,4 +1,4 @@
-"""Published training steps that the generic job can rebuild: read, filtered, and split into fitting and checking."""
+"""Published training steps that the generic job can rebuild: read, filtered, split in two."""
 
 from __future__ import annotations
 
@@ -106,24 +106,47 @@ def _llm_foundry() -> Iterator[Row]:
             continue
         pure = "mp=PURE" in line["fsdp_zero"]
         yield Row(
-            id=line["id"], source="llm-foundry", gpu=line["gpu"], cluster=clusters[line["gpu"]],
-            nodes=ranks // 8, gpus_per_node=8, style="mpt", **_dimensions(line), parallel="fsdp1", tensor=1,
-            pipeline=1, data=ranks, micro_batch=int(line["micro_batch"]), micro_batches=int(line["grad_accum"]),
-            dtype="bf16", recompute=line["act_ckpt"], step_s=float(line["derived_step_time_s"]),
+            id=line["id"],
+            source="llm-foundry",
+            gpu=line["gpu"],
+            cluster=clusters[line["gpu"]],
+            nodes=ranks // 8,
+            gpus_per_node=8,
+            style="mpt",
+            **_dimensions(line),
+            parallel="fsdp1",
+            tensor=1,
+            pipeline=1,
+            data=ranks,
+            micro_batch=int(line["micro_batch"]),
+            micro_batches=int(line["grad_accum"]),
+            dtype="bf16",
+            recompute=line["act_ckpt"],
+            step_s=float(line["derived_step_time_s"]),
             options=(
-                "--sharding", "full" if "FULL_SHARD" in line["fsdp_zero"] else "grad",
-                "--reduce", "bf16" if pure else "fp32", "--prefetch", "post", "--optimizer", "loop",
+                "--sharding",
+                "full" if "FULL_SHARD" in line["fsdp_zero"] else "grad",
+                "--reduce",
+                "bf16" if pure else "fp32",
+                "--prefetch",
+                "post",
+                "--optimizer",
+                "loop",
             ),
             assumed="" if line["inter_node"] or ranks == 8 else "network: eight 400 Gb/s ports per server",
-        )  # fmt: skip
+        )
 
 
 def _dimensions(line: dict[str, str]) -> dict[str, int]:
     return {
-        "layers": int(line["layers"]), "hidden": int(line["hidden"]), "heads": int(line["heads"]),
-        "kv_heads": int(line["kv_heads"]), "ffn": int(line["ffn"]), "vocabulary": int(line["vocab"] or 50257),
+        "layers": int(line["layers"]),
+        "hidden": int(line["hidden"]),
+        "heads": int(line["heads"]),
+        "kv_heads": int(line["kv_heads"]),
+        "ffn": int(line["ffn"]),
+        "vocabulary": int(line["vocab"] or 50257),
         "length": int(line["seq_len"]),
-    }  # fmt: skip
+    }
 
 
 def _titan() -> Iterator[Row]:
@@ -141,16 +164,33 @@ def _titan() -> Iterator[Row]:
             continue
         modern = line["gpu"].startswith("B200")
         yield Row(
-            id=line["id"], source="TorchTitan", gpu=line["gpu"], cluster=clusters[line["gpu"]],
-            nodes=ranks // 8, gpus_per_node=8, style="llama", **_dimensions(line), parallel="fsdp2", tensor=1,
-            pipeline=1, data=ranks, micro_batch=int(line["micro_batch"]), micro_batches=int(line["grad_accum"] or 1),
-            dtype="bf16", recompute=recompute[line["act_ckpt"]], step_s=float(line["derived_step_time_s"]),
+            id=line["id"],
+            source="TorchTitan",
+            gpu=line["gpu"],
+            cluster=clusters[line["gpu"]],
+            nodes=ranks // 8,
+            gpus_per_node=8,
+            style="llama",
+            **_dimensions(line),
+            parallel="fsdp2",
+            tensor=1,
+            pipeline=1,
+            data=ranks,
+            micro_batch=int(line["micro_batch"]),
+            micro_batches=int(line["grad_accum"] or 1),
+            dtype="bf16",
+            recompute=recompute[line["act_ckpt"]],
+            step_s=float(line["derived_step_time_s"]),
             options=(
-                "--sharding", "grad" if "no-reshard" in line["fsdp_zero"] else "full", "--optimizer", "fused",
-                "--norm", "fused" if modern else "eager",
+                "--sharding",
+                "grad" if "no-reshard" in line["fsdp_zero"] else "full",
+                "--optimizer",
+                "fused",
+                "--norm",
+                "fused" if modern else "eager",
             ),
             assumed="eager" + ("" if modern else "; one 200 Gb/s port per GPU"),
-        )  # fmt: skip
+        )
 
 
 def _litgpt() -> Iterator[Row]:
@@ -162,22 +202,36 @@ def _litgpt() -> Iterator[Row]:
         milliseconds = float(line["notes"].split("published value: ")[1].split(" ms")[0])
         options = ("--loss", "half", "--norm", "eager")
         yield Row(
-            id=line["id"], source="litgpt", gpu=line["gpu"], cluster="a100-azure-nd", nodes=1, gpus_per_node=ranks,
-            style="llama", **_dimensions(line), parallel="fsdp1" if ranks > 1 else "plain", tensor=1, pipeline=1,
-            data=ranks, micro_batch=int(line["micro_batch"]), micro_batches=1 if ranks > 1 else 32, dtype="bf16",
-            recompute="none", step_s=milliseconds / 1e3,
-            options=(*options, "--reduce", "bf16") if ranks > 1 else options, per_micro_batch=ranks == 1,
+            id=line["id"],
+            source="litgpt",
+            gpu=line["gpu"],
+            cluster="a100-azure-nd",
+            nodes=1,
+            gpus_per_node=ranks,
+            style="llama",
+            **_dimensions(line),
+            parallel="fsdp1" if ranks > 1 else "plain",
+            tensor=1,
+            pipeline=1,
+            data=ranks,
+            micro_batch=int(line["micro_batch"]),
+            micro_batches=1 if ranks > 1 else 32,
+            dtype="bf16",
+            recompute="none",
+            step_s=milliseconds / 1e3,
+            options=(*options, "--reduce", "bf16") if ranks > 1 else options,
+            per_micro_batch=ranks == 1,
             assumed="time per micro-batch",
-        )  # fmt: skip
+        )
 
 
 def _bigscience() -> Iterator[Row]:
-    """Rows of at most 8 GPUs (those of 320 and 384 cost hours here)."""
+    """Rows of at most 8 GPUs (those of 320 and 384 cost hours here) whose heads divide the hidden size."""
     for line in _read("training_rows.csv"):
         if not line["source"].startswith("BigScience") or line["config_complete"] != "yes":
             continue
         ranks = int(line["n_gpus"])
-        if ranks > 8 or not line["step_time_s"]:
+        if ranks > 8 or not line["step_time_s"] or int(line["hidden"]) % int(line["heads"]):
             continue
         tensor, pipeline = int(line["tp"]), int(line["pp"])
         data = ranks // tensor // pipeline
@@ -188,26 +242,44 @@ def _bigscience() -> Iterator[Row]:
         dimensions["vocabulary"] = _padded(dimensions["vocabulary"], tensor)
         per_node = 4 if volta else 8
         yield Row(
-            id=line["id"], source="BigScience V100" if volta else "BigScience", gpu=line["gpu"],
+            id=line["id"],
+            source="BigScience V100" if volta else "BigScience",
+            gpu=line["gpu"],
             cluster=str(HERE / "clusters" / "v100-jean-zay.toml") if volta else "a100-dgx",
-            nodes=ranks // per_node, gpus_per_node=per_node, style="megatron", **dimensions, parallel="dp",
-            tensor=tensor, pipeline=pipeline, data=data, micro_batch=int(line["micro_batch"]),
-            micro_batches=int(line["global_batch"]) // data // int(line["micro_batch"]), dtype=line["precision"],
-            recompute=line["act_ckpt"], step_s=float(line["step_time_s"]),
+            nodes=ranks // per_node,
+            gpus_per_node=per_node,
+            style="megatron",
+            **dimensions,
+            parallel="dp",
+            tensor=tensor,
+            pipeline=pipeline,
+            data=data,
+            micro_batch=int(line["micro_batch"]),
+            micro_batches=int(line["global_batch"]) // data // int(line["micro_batch"]),
+            dtype=line["precision"],
+            recompute=line["act_ckpt"],
+            step_s=float(line["step_time_s"]),
             options=(
-                "--attention", "unfused", "--dropout", "0.1" if volta else "0.0",
+                "--attention",
+                "unfused",
+                "--dropout",
+                "0.1" if volta else "0.0",
                 *(("--zero1",) if "ZeRO-1" in line["fsdp_zero"] else ()),
             ),
             assumed="vocabulary 50257, dropout 0.1" if volta else "",
-        )  # fmt: skip
+        )
 
 
 def _megatron() -> Iterator[Row]:
-    """vTrain's runs of Megatron-DeepSpeed: single node lots 0 to 3, all of 64 GPUs, of 256 the cheapest to simulate."""
+    """vTrain's runs of Megatron-DeepSpeed: single node lots 0 to 3, all of 64 GPUs, of 256 the cheapest."""
     for scope in ("single", "multi"):
         for number, line in enumerate(_read(f"megatron_a100_{scope}_node.csv"), start=2):
             identity = f"m{scope[0]}{number:04d}"
-            value = {name: int(text) for name, text in line.items() if name not in ("iteration_ms", "params_billion")}
+            value = {
+                name: int(text)
+                for name, text in line.items()
+                if name not in ("iteration_ms", "params_billion")
+            }
             micro_batches = value["global_batch_sequences"] // value["dp"] // value["micro_batch_sequences"]
             if scope == "single" and _lot(identity) >= 4:
                 continue
@@ -216,16 +288,32 @@ def _megatron() -> Iterator[Row]:
                 continue
             ranks = value["gpus"]
             yield Row(
-                id=identity, source=f"Megatron A100 {scope}-node", gpu="A100-SXM-80GB",
+                id=identity,
+                source=f"Megatron A100 {scope}-node",
+                gpu="A100-SXM-80GB",
                 cluster="a100-dgx" if scope == "single" else str(HERE / "clusters" / "a100-four-nics.toml"),
-                nodes=max(1, ranks // 8), gpus_per_node=min(ranks, 8), style="megatron", layers=value["layers"],
-                hidden=value["hidden"], heads=value["heads"], kv_heads=value["heads"], ffn=4 * value["hidden"],
-                vocabulary=_padded(50257, value["tp"]), length=value["seq_len"], parallel="dp", tensor=value["tp"],
-                pipeline=value["pp"], data=value["dp"], micro_batch=value["micro_batch_sequences"],
-                micro_batches=micro_batches, dtype="fp16", recompute="full",
-                step_s=float(line["iteration_ms"]) / 1e3, options=("--attention", "unfused", "--dropout", "0.1"),
+                nodes=max(1, ranks // 8),
+                gpus_per_node=min(ranks, 8),
+                style="megatron",
+                layers=value["layers"],
+                hidden=value["hidden"],
+                heads=value["heads"],
+                kv_heads=value["heads"],
+                ffn=4 * value["hidden"],
+                vocabulary=_padded(50257, value["tp"]),
+                length=value["seq_len"],
+                parallel="dp",
+                tensor=value["tp"],
+                pipeline=value["pp"],
+                data=value["dp"],
+                micro_batch=value["micro_batch_sequences"],
+                micro_batches=micro_batches,
+                dtype="fp16",
+                recompute="full",
+                step_s=float(line["iteration_ms"]) / 1e3,
+                options=("--attention", "unfused", "--dropout", "0.1"),
                 assumed="fp16, dropout 0.1, no flash attention, gradients reduced after the backward pass",
-            )  # fmt: skip
+            )
 
 
 def rows() -> list[Row]:

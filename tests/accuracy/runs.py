@@ -1,7 +1,6 @@
 """Runs rows as real simulated jobs (`phantom run` of `gpt_job`) and keeps the results in a JSON file.
 
-A result belongs to a row and to a *version*: a hash of everything that a step time depends on (constants,
-cost rules, network, the job itself).  `python -m tests.accuracy.runs` resumes where it was stopped.
+A result belongs to a row and to a *version*: a hash of the constants, clusters and job that it was made with.  `python -m tests.accuracy.runs` resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -19,23 +18,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from netsim.cluster import HOST_DEFAULTS_S
 from tests.accuracy.rows import HERE, Row, rows
 
 ROOT = HERE.parent.parent
 RESULTS = HERE / "data" / "training_results.json"
-_DEPENDS = ("phantom/kernels", "netsim", "tests/accuracy/gpt_job", "tests/accuracy/clusters")
+_DEPENDS = (
+    "phantom/kernels/data/constants.json",
+    "phantom/kernels/data/gpus.csv",
+    "netsim/data/gpus.toml",
+    "netsim/presets/*.toml",
+    "tests/accuracy/clusters/*.toml",
+    "tests/accuracy/gpt_job/*.py",
+)
 _FULL_PIPELINE = 32
 
 
 @cache
 def version() -> str:
-    """Return a hash of the sources and data that decide a step time (12 hexadecimal digits)."""
-    digest = hashlib.sha256()
-    for folder in _DEPENDS:
-        for path in sorted((ROOT / folder).rglob("*")):
-            wanted = path.suffix in (".py", ".json", ".toml") and "accuracy" not in path.name
-            if path.is_file() and wanted:
-                digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    """Return a hash of the constants, clusters and the job that decide a step time (12 hexadecimal digits)."""
+    digest = hashlib.sha256(json.dumps(HOST_DEFAULTS_S, sort_keys=True).encode())
+    for pattern in _DEPENDS:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -43,8 +48,8 @@ def schedule(row: Row) -> list[int]:
     """Return the micro-batches of each simulated step: the first step warms up.
 
     Without a pipeline every micro-batch after the first takes the same time, so with more than three the step
-    is that of two plus the rest times the difference between three and two.  A pipeline is simulated in full up
-    to 32 micro-batches; beyond, from twice and three times its depth on, where its schedule is periodic.
+    is that of two plus the rest times the difference between three and two.  A pipeline is simulated in full
+    up to 32 micro-batches; beyond, from twice and three times its depth on, where its schedule is periodic.
     """
     count = row.micro_batches
     if row.pipeline == 1:
@@ -67,17 +72,45 @@ def command(row: Row, out: Path) -> list[str]:
     """Return the command line that simulates *row*."""
     counts = schedule(row)
     values = {
-        "layers": row.layers, "hidden": row.hidden, "heads": row.heads, "kv-heads": row.kv_heads, "ffn": row.ffn,
-        "vocabulary": row.vocabulary, "length": row.length, "micro-batch": row.micro_batch, "style": row.style,
-        "dtype": row.dtype, "recompute": row.recompute, "parallel": row.parallel, "tensor": row.tensor,
-        "pipeline": row.pipeline, "steps": len(counts),
-    }  # fmt: skip
+        "layers": row.layers,
+        "hidden": row.hidden,
+        "heads": row.heads,
+        "kv-heads": row.kv_heads,
+        "ffn": row.ffn,
+        "vocabulary": row.vocabulary,
+        "length": row.length,
+        "micro-batch": row.micro_batch,
+        "style": row.style,
+        "dtype": row.dtype,
+        "recompute": row.recompute,
+        "parallel": row.parallel,
+        "tensor": row.tensor,
+        "pipeline": row.pipeline,
+        "steps": len(counts),
+    }
     job = [part for name, value in values.items() for part in (f"--{name}", str(value))]
     return [
-        sys.executable, "-m", "phantom.cli.main", "run", "-q", "--cluster", row.cluster, "-N", str(row.nodes),
-        "-G", str(row.gpus_per_node), "--kernels", "predict", "--out", str(out),
-        str(HERE / "gpt_job" / "train.py"), *job, "--micro-batches", *map(str, counts), *row.options,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "phantom.cli.main",
+        "run",
+        "-q",
+        "--cluster",
+        row.cluster,
+        "-N",
+        str(row.nodes),
+        "-G",
+        str(row.gpus_per_node),
+        "--kernels",
+        "predict",
+        "--out",
+        str(out),
+        str(HERE / "gpt_job" / "train.py"),
+        *job,
+        "--micro-batches",
+        *map(str, counts),
+        *row.options,
+    ]
 
 
 def simulate(row: Row, *, timeout_s: float) -> dict[str, Any]:
@@ -88,8 +121,13 @@ def simulate(row: Row, *, timeout_s: float) -> dict[str, Any]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         try:
             ended = subprocess.run(
-                command(row, out), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s
-            )  # fmt: skip
+                command(row, out),
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+            )
         except subprocess.TimeoutExpired:
             return {"status": f"not ended after {timeout_s:.0f} s"}
         if not (out / "summary.json").exists():
@@ -97,7 +135,11 @@ def simulate(row: Row, *, timeout_s: float) -> dict[str, Any]:
         summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
         wall_s = time.monotonic() - began
         if summary["status"] != "ok" or ended.returncode:
-            return {"status": summary["status"], "output": (ended.stdout + ended.stderr)[-2000:], "wall_s": wall_s}
+            return {
+                "status": summary["status"],
+                "output": (ended.stdout + ended.stderr)[-2000:],
+                "wall_s": wall_s,
+            }
         return _result(row, summary, wall_s)
 
 
@@ -165,10 +207,13 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also rows that have a result of this version")
     arguments = parser.parse_args()
     wanted = [
-        row for row in rows()
-        if (not arguments.ids or row.id in arguments.ids) and row.source.startswith(arguments.source)
-        and (row.fitted or not arguments.fitted) and arguments.min_ranks <= row.ranks <= arguments.ranks
-    ]  # fmt: skip
+        row
+        for row in rows()
+        if (not arguments.ids or row.id in arguments.ids)
+        and row.source.startswith(arguments.source)
+        and (row.fitted or not arguments.fitted)
+        and arguments.min_ranks <= row.ranks <= arguments.ranks
+    ]
     run(wanted, limit_s=arguments.limit, timeout_s=arguments.timeout, again=arguments.again)
 
 

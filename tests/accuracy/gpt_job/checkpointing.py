@@ -1,4 +1,4 @@
-"""Recomputation of activations in the backward pass: none, whole blocks, every second block, or chosen operators."""
+"""Recomputation of activations in the backward pass: none, all or half of the blocks, or chosen operators."""
 
 from __future__ import annotations
 

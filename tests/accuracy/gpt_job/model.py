@@ -1,4 +1,4 @@
-"""Three styles of GPT: `mpt` (llm-foundry), `llama`, and `megatron` (Megatron-LM of 2022, tensor-parallel)."""
+"""Three styles of GPT: `mpt` (llm-foundry), `llama`, and `megatron` (that of 2022, tensor-parallel)."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Norm(nn.Module):
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotary embedding of x (batch, length, heads, head size) in fp32 complex numbers, as Llama's code has it."""
+    """Rotary embedding of x (batch, length, heads, head size) in complex numbers, as Llama's code has it."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * angles[None, : x.shape[1], None]).flatten(3).type_as(x)
 
 
 class Attention(nn.Module):
-    """Causal self-attention of x (batch, length, hidden) or, in the megatron style, (length, batch, hidden)."""
+    """Causal self-attention of x (batch, length, hidden), in the megatron style (length, batch, hidden)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -184,7 +184,9 @@ class Stage(nn.Module):
         """Return what every block gets: rotary angles, or the mask of unfused attention."""
         if self.shape.style == "llama":
             half = self.shape.hidden // self.shape.heads // 2
-            angle = torch.outer(torch.arange(self.shape.length, device=device), torch.ones(half, device=device))
+            angle = torch.outer(
+                torch.arange(self.shape.length, device=device), torch.ones(half, device=device)
+            )
             return torch.polar(torch.ones_like(angle), angle)
         if self.shape.style == "megatron" and not self.shape.flash:
             ones = torch.ones(self.shape.length, self.shape.length, dtype=torch.bool, device=device)

@@ -23,10 +23,14 @@ class Neighbours:
     device: torch.device
 
     def exchange(
-        self, *, ahead: Tensor | None = None, back: Tensor | None = None, want_input: bool = False,
+        self,
+        *,
+        ahead: Tensor | None = None,
+        back: Tensor | None = None,
+        want_input: bool = False,
         want_gradient: bool = False,
-    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-        """Send an activation *ahead* and a gradient *back*, receive what is wanted; return (input, gradient)."""
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Send an activation *ahead*, a gradient *back*, receive what is wanted; return (input, gradient)."""
         operations = []
         received: Tensor | None = None
         gradient: Tensor | None = None

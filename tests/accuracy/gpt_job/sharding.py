@@ -13,7 +13,7 @@ PARALLEL = ("dp", "plain", "fsdp1", "fsdp2", "hsdp")
 
 
 def fully_shard_stage(stage: nn.Module, arguments: argparse.Namespace, device: torch.device) -> nn.Module:
-    """Return *stage* (built on the meta device) under FSDP1 or FSDP2, one unit per block, or `plain` in bf16."""
+    """Return *stage* (built on the meta device) under FSDP, a unit per block, or `plain` in bf16."""
     if arguments.parallel == "plain":
         return stage.bfloat16().to_empty(device=device)
     reduce_dtype = torch.float32 if arguments.reduce == "fp32" else torch.bfloat16
@@ -26,7 +26,12 @@ def fully_shard_stage(stage: nn.Module, arguments: argparse.Namespace, device: t
             fully_shard(block, mp_policy=policy, reshard_after_forward=again)
         fully_shard(stage, mp_policy=policy)
         return stage.to_empty(device=device)
-    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp import (
+        BackwardPrefetch,
+        FullyShardedDataParallel,
+        MixedPrecision,
+        ShardingStrategy,
+    )
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     strategy = ShardingStrategy.FULL_SHARD if arguments.sharding == "full" else ShardingStrategy.SHARD_GRAD_OP
@@ -55,16 +60,22 @@ def adamw(parameters: list[Tensor], kind: str) -> torch.optim.Optimizer:
 
 
 class MasterOptimizer:
-    """Mixed precision as Megatron and DeepSpeed have it: half-precision parameters, fp32 master copies and moments.
+    """Mixed precision as Megatron has it: half-precision parameters, fp32 master copies and moments.
 
-    Gradients are averaged over the data-parallel *group* after the backward pass in half-precision buckets.  With
-    *sharded* (ZeRO-1) every rank updates its part of the flat master copy and gathers the rest.
+    Gradients are averaged over the data-parallel *group* after the backward pass in half-precision buckets.
+    With *sharded* (ZeRO-1) every rank updates its part of the flat master copy and gathers the rest.
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], *, group: dist.ProcessGroup | None, sharded: bool, fp16: bool,
-        everyone: dist.ProcessGroup | None, bucket: int = 250_000_000,
-    ) -> None:  # fmt: skip
+        self,
+        parameters: list[nn.Parameter],
+        *,
+        group: dist.ProcessGroup | None,
+        sharded: bool,
+        fp16: bool,
+        everyone: dist.ProcessGroup | None,
+        bucket: int = 250_000_000,
+    ) -> None:
         self.parameters, self.group, self.fp16, self.everyone = parameters, group, fp16, everyone
         self.bucket = bucket
         self.ranks = 1 if group is None else dist.get_world_size(group)
@@ -85,7 +96,7 @@ class MasterOptimizer:
         self.adam = adamw([m.requires_grad_() for m in self.masters], "fused")
 
     def _reduced(self) -> list[Tensor]:
-        """Average the gradients over the group, bucket by bucket; return them as fp32 pieces of the masters."""
+        """Average the gradients over the group by buckets; return them as fp32 parts of the masters."""
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
@@ -102,7 +113,9 @@ class MasterOptimizer:
                 flat = torch.cat([gradient.flatten() for gradient in bucket])
                 flat.div_(self.ranks)
                 dist.all_reduce(flat, group=self.group)
-                pieces = [p.view_as(g) for p, g in zip(flat.split([g.numel() for g in bucket]), bucket, strict=True)]
+                pieces = [
+                    p.view_as(g) for p, g in zip(flat.split([g.numel() for g in bucket]), bucket, strict=True)
+                ]
                 torch._foreach_copy_(bucket, pieces)
         if not self.sharded:
             return [gradient.float() for gradient in gradients]

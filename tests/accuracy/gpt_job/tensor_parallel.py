@@ -1,4 +1,4 @@
-"""Tensor parallelism as Megatron has it: column- and row-parallel linears, vocabulary-parallel embedding and loss."""
+"""Tensor parallelism as Megatron has it: column- and row-parallel linears, spread embedding and loss."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ColumnLinear(nn.Module):
 
 
 class RowLinear(nn.Module):
-    """y = sum over the group of x W^T, with the columns of W spread; the bias is added by rank 0 of the group only."""
+    """y = sum over the group of x W^T + b, with the columns of W spread."""
 
     def __init__(self, inputs: int, outputs: int, *, group: Group, bias: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trains a GPT on random tokens: data, tensor and pipeline parallel or fully sharded, as the arguments say."""
+"""Trains a GPT on random tokens: data, tensor, pipeline parallel or fully sharded, as the arguments say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def parse() -> argparse.Namespace:
     for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "length", "micro-batch"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--kv-heads", type=int, help="default: as many as heads")
-    parser.add_argument("--micro-batches", type=int, nargs="+", default=[1], help="per step; the last one goes on")
+    parser.add_argument(
+        "--micro-batches", type=int, nargs="+", default=[1], help="per step; the last one goes on"
+    )
     parser.add_argument("--style", choices=STYLES, default="mpt")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
     parser.add_argument("--attention", choices=("flash", "unfused"), default="flash")
@@ -49,14 +51,20 @@ def groups_of(arguments: argparse.Namespace) -> dict[str, dist.ProcessGroup | No
     wanted = {
         "tensor": [list(range(r, r + tensor)) for r in range(0, world, tensor)] if tensor > 1 else [],
         "data": [
-            list(range(s * per_stage + t, (s + 1) * per_stage, tensor)) for s in range(stages) for t in range(tensor)
-        ] if per_stage > tensor else [],
+            list(range(s * per_stage + t, (s + 1) * per_stage, tensor))
+            for s in range(stages)
+            for t in range(tensor)
+        ]
+        if per_stage > tensor
+        else [],
         "ends": [[r, r + (stages - 1) * per_stage] for r in range(per_stage)] if stages > 1 else [],
         "model": [
             [s * per_stage + d * tensor + t for s in range(stages) for t in range(tensor)]
             for d in range(per_stage // tensor)
-        ] if stages * tensor > 1 else [],
-    }  # fmt: skip
+        ]
+        if stages * tensor > 1
+        else [],
+    }
     mine: dict[str, dist.ProcessGroup | None] = {}
     for name, lists in wanted.items():
         mine[name] = None
@@ -67,8 +75,12 @@ def groups_of(arguments: argparse.Namespace) -> dict[str, dist.ProcessGroup | No
     return mine
 
 
-def train_in_three_dimensions(arguments: argparse.Namespace, shape: Shape, groups: dict[str, dist.ProcessGroup | None],
-                              device: torch.device) -> None:  # fmt: skip
+def train_in_three_dimensions(
+    arguments: argparse.Namespace,
+    shape: Shape,
+    groups: dict[str, dist.ProcessGroup | None],
+    device: torch.device,
+) -> None:
     """Tensor, pipeline and data parallel training with master copies of the parameters."""
     dtype = torch.float16 if arguments.dtype == "fp16" else torch.bfloat16
     stages, per_stage = arguments.pipeline, dist.get_world_size() // arguments.pipeline
@@ -79,13 +91,21 @@ def train_in_three_dimensions(arguments: argparse.Namespace, shape: Shape, group
         stage = Stage(shape, first=bounds[number], last=bounds[number + 1])
     torch.set_default_dtype(torch.float32)
     optimizer = MasterOptimizer(
-        list(stage.parameters()), group=groups["data"], sharded=arguments.zero1,
-        fp16=arguments.dtype == "fp16", everyone=groups["model"],
-    )  # fmt: skip
+        list(stage.parameters()),
+        group=groups["data"],
+        sharded=arguments.zero1,
+        fp16=arguments.dtype == "fp16",
+        everyone=groups["model"],
+    )
     link = Neighbours(
-        stage=number, stages=stages, previous=dist.get_rank() - per_stage, following=dist.get_rank() + per_stage,
-        shape=(shape.length, arguments.micro_batch, shape.hidden), dtype=dtype, device=device,
-    )  # fmt: skip
+        stage=number,
+        stages=stages,
+        previous=dist.get_rank() - per_stage,
+        following=dist.get_rank() + per_stage,
+        shape=(shape.length, arguments.micro_batch, shape.hidden),
+        dtype=dtype,
+        device=device,
+    )
     extra = stage.extra(device)
     scale = 1.0
 
@@ -131,12 +151,21 @@ def main() -> None:
     dist.init_process_group("nccl")
     groups = groups_of(arguments) if arguments.parallel == "dp" else {"tensor": None}
     shape = Shape(
-        style=arguments.style, layers=arguments.layers, hidden=arguments.hidden, heads=arguments.heads,
-        kv_heads=arguments.kv_heads or arguments.heads, ffn=arguments.ffn, vocabulary=arguments.vocabulary,
-        length=arguments.length, flash=arguments.attention == "flash", dropout=arguments.dropout,
-        recompute=arguments.recompute, group=groups["tensor"], eager_norm=arguments.norm == "eager",
+        style=arguments.style,
+        layers=arguments.layers,
+        hidden=arguments.hidden,
+        heads=arguments.heads,
+        kv_heads=arguments.kv_heads or arguments.heads,
+        ffn=arguments.ffn,
+        vocabulary=arguments.vocabulary,
+        length=arguments.length,
+        flash=arguments.attention == "flash",
+        dropout=arguments.dropout,
+        recompute=arguments.recompute,
+        group=groups["tensor"],
+        eager_norm=arguments.norm == "eager",
         half_loss=arguments.loss == "half",
-    )  # fmt: skip
+    )
     if arguments.parallel == "dp":
         train_in_three_dimensions(arguments, shape, groups, device)
     else:
