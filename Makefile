@@ -47,7 +47,7 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 accuracy: env
-	$(BIN)/python -m tests.accuracy
+	$(BIN)/python -m tests.accuracy $(if $(FULL),--full)
 
 # The whole matrix of docs/frameworks.md; MEGATRON and TORCHTITAN are checkouts that some cases run in.
 frameworks: env

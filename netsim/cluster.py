@@ -48,8 +48,8 @@ PCIE_X16_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}
 # nc0461).
 PCIE_COPY_BYTES_PER_S = {3: 12.6e9, 4: 25.5e9, 5: 55e9, 6: 110e9}
 
-# CPU time of eager PyTorch on a server's core, in seconds, with the Python around a call; docs/virtual-time.md says
-# how it was calibrated. Change them in [host].
+# CPU time of eager PyTorch on a server's core, in seconds, with the Python around a call. How they were
+# calibrated: docs/virtual-time.md. Change them in [host].
 HOST_DEFAULTS_S = {
     "op_s": 10.0e-6,
     "view_s": 1.5e-6,

@@ -1,6 +1,7 @@
 """Runs rows as real simulated jobs (`phantom run` of `gpt_job`) and keeps the results in a JSON file.
 
-A result belongs to a row and to a *version*: a hash of the constants, clusters and job that it was made with.  `python -m tests.accuracy.runs` resumes where it was stopped.
+A result belongs to a row and to a *version*: a hash of the constants, clusters and job that it was made with.
+`python -m tests.accuracy.runs` resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FULL_PIPELINE = 32
 
 @cache
 def version() -> str:
-    """Return a hash of the constants, clusters and the job that decide a step time (12 hexadecimal digits)."""
+    """Return a hash of the constants, clusters and job that decide a step time (12 hexadecimal digits)."""
     digest = hashlib.sha256(json.dumps(HOST_DEFAULTS_S, sort_keys=True).encode())
     for pattern in _DEPENDS:
         for path in sorted(ROOT.glob(pattern)):
