@@ -9,7 +9,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from interpose import clocks, distributed, environment, futures, memory_tags, session, steps, store, threads
+from interpose import (
+    clocks,
+    distributed,
+    environment,
+    futures,
+    memory_tags,
+    routing,
+    session,
+    steps,
+    store,
+    threads,
+)
 from interpose.environment import Environment
 from interpose.frameworks import deepspeed, host_optimizers
 from interpose.import_hook import after_import
@@ -41,6 +52,7 @@ def attach() -> None:
     session.prepare(extension)
     _open_on_first_use(extension, torch._C)
     distributed.install(extension)
+    routing.install(extension)
     after_import("torch.distributed.distributed_c10d", _wrap_init_process_group)
     after_import("torch.distributed.distributed_c10d", lambda _: store.install(extension))
     after_import("torch.autograd.variable", lambda module: steps.watch_backward(module, extension))

@@ -7,6 +7,7 @@
 #include "Config.h"
 #include "Device.h"
 #include "MemoryLog.h"
+#include "MoeRouting.h"
 #include "Session.h"
 #include "SessionPython.h"
 #include "Spool.h"
@@ -81,6 +82,19 @@ void readConfig(const py::dict& given) {
   take(given, "lazy_host_bytes", c.lazy_host_bytes);
   take(given, "seed", c.seed);
   take(given, "h2d_bytes_per_s", c.h2d_bytes_per_s);
+  MoeRouting routing;
+  routing.seed = c.seed;
+  if (given.contains("moe_routing") && !given["moe_routing"].is_none()) {
+    const py::dict r = given["moe_routing"];
+    std::string mode = "balanced";
+    take(r, "mode", mode);
+    TORCH_CHECK(mode == "balanced" || mode == "zipf" || mode == "shares", "moe_routing's mode must be balanced, zipf or shares, not ", mode);
+    routing.mode = mode == "balanced" ? RoutingMode::kBalanced : mode == "zipf" ? RoutingMode::kZipf : RoutingMode::kShares;
+    take(r, "alpha", routing.alpha);
+    take(r, "layers", routing.layers);
+    take(r, "source", routing.source);
+  }
+  setMoeRouting(std::move(routing));
 }
 
 // First use of the device or of a process group: Python decides whether this process is a rank and opens the session.

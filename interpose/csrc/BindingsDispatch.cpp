@@ -4,6 +4,7 @@
 #include "DeferredValues.h"
 #include "Dispatch.h"
 #include "MetadataCache.h"
+#include "MoeRouting.h"
 #include "Values.h"
 #include "ValuesHost.h"
 
@@ -43,7 +44,20 @@ void setPythonCostCallback(const py::object& callable) {
   });
 }
 
+void setPythonRouterLayer(const py::object& callable) {
+  PyObject* held = py::object(callable).release().ptr();   // never freed, as above
+  setRouterLayer([held]() -> int64_t {
+    if (!Py_IsInitialized()) return -1;
+    py::gil_scoped_acquire gil;
+    return py::cast<int64_t>(py::reinterpret_borrow<py::object>(held)());
+  });
+}
+
 const Binding binding([](py::module_& m) {
+  m.def("set_router_layer", &setPythonRouterLayer);
+  m.def("expert_counts", [](int64_t tokens, int64_t choices, int64_t experts, int64_t layer) {
+    return expertCounts(tokens, choices, expertShares(experts, layer));
+  }, py::arg("tokens"), py::arg("choices"), py::arg("experts"), py::arg("layer") = 0);
   m.def("set_cost_callback", &setPythonCostCallback);
   m.def("dispatch_counters", [] {
     const DispatchCounters c = dispatchCounters();

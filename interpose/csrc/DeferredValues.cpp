@@ -29,11 +29,45 @@ void settleUnknown(const Execution& execution) {
   }
 }
 
-bool anyGuessed(const Execution& execution) {
+bool any(const Execution& execution, bool Version::* mark) {
   for (size_t i = 0; i < execution.sources.size(); ++i) {
-    if (!execution.unneeded[i] && execution.sources[i].version && execution.sources[i].version->guessed) return true;
+    if (!execution.unneeded[i] && execution.sources[i].version && (*execution.sources[i].version).*mark) return true;
   }
   return false;
+}
+
+// CPU kernels lack data types that CUDA kernels have (histc of integers): the same operator on wider numbers, which hold these.
+// False if there is nothing wider.
+bool widen(std::vector<at::Tensor>& tensors) {
+  bool wider = false;
+  for (at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    const c10::ScalarType dtype = tensor.scalar_type();
+    if (c10::isIntegralType(dtype, /*includeBool=*/false)) tensor = tensor.to(c10::kDouble), wider = true;
+    else if (dtype == c10::kHalf || dtype == c10::kBFloat16) tensor = tensor.to(c10::kFloat), wider = true;
+  }
+  return wider;
+}
+
+torch::jit::Stack runOnHost(const Execution& execution, const std::vector<at::Tensor>& tensors) {
+  torch::jit::Stack stack = withTensors(execution.arguments, tensors, c10::kCPU);
+  try {
+    execution.info->op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    return stack;
+  } catch (const c10::NotImplementedError&) {
+    std::vector<at::Tensor> wide = tensors;
+    if (execution.info->writes || !widen(wide)) throw;
+    stack = withTensors(execution.arguments, wide, c10::kCPU);
+  }
+  execution.info->op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  for (c10::IValue& result : stack) {
+    if (!result.isTensor()) continue;
+    for (const auto& wanted : execution.results) {
+      if (wanted.from_argument || wanted.output != size_t(&result - stack.data())) continue;
+      result = result.toTensor().to(wanted.host.defined() ? wanted.host.scalar_type() : wanted.layout.dtype);
+    }
+  }
+  return stack;
 }
 
 std::vector<at::Tensor> flatten(const torch::jit::Stack& results) {
@@ -61,7 +95,8 @@ VersionPtr laidOut(const Execution::Result& result, const at::Tensor& value) {
 }
 
 void runNow(const Execution& execution) {
-  const bool guessed = anyGuessed(execution);
+  const bool guessed = any(execution, &Version::guessed);
+  const bool routed = any(execution, &Version::routed);
   std::vector<at::Tensor> tensors(execution.sources.size());
   std::vector<c10::Storage> written(execution.writes.size());
   for (size_t w = 0; w < execution.writes.size(); ++w) {
@@ -82,10 +117,8 @@ void runNow(const Execution& execution) {
     }
     tensors[i] = *value;
   }
-  torch::jit::Stack stack = withTensors(execution.arguments, tensors, c10::kCPU);
   try {
-    execution.info->op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-    const std::vector<at::Tensor> out = flatten(stack);
+    const std::vector<at::Tensor> out = flatten(runOnHost(execution, tensors));
     for (const auto& result : execution.results) {
       const at::Tensor value = result.from_argument ? tensors[result.output] : out.at(result.output);
       if (result.host.defined()) {
@@ -93,7 +126,7 @@ void runNow(const Execution& execution) {
         continue;
       }
       VersionPtr made = laidOut(result, value);
-      if (made) made->guessed = guessed;
+      if (made) made->guessed = guessed, made->routed = routed;
       settle(result.target, made);
     }
   } catch (const std::exception&) {
@@ -109,6 +142,7 @@ void runNow(const Execution& execution) {
     const auto& write = execution.writes[w];
     VersionPtr made = fullVersion(std::move(written[w]));
     made->guessed = guessed || (write.old && write.old->guessed);
+    made->routed = routed || (write.old && write.old->routed);
     settle(write.target, made);
   }
 }

@@ -42,6 +42,7 @@ Guess guessOf(const std::string& base) {
       {"argmax", Guess::kIndices}, {"argmin", Guess::kIndices}, {"multinomial", Guess::kIndices}, {"topk", Guess::kIndices},
       {"sort", Guess::kSortIndices}, {"argsort", Guess::kSortIndices}, {"max", Guess::kIndices}, {"min", Guess::kIndices},
       {"median", Guess::kIndices}, {"kthvalue", Guess::kIndices}, {"mode", Guess::kIndices}, {"randperm", Guess::kSortIndices},
+      {"masked_fill", Guess::kMaskedFill},
       {"_amp_foreach_non_finite_check_and_unscale_", Guess::kKeepFoundInf}};
   auto found = guesses.find(base);
   return found == guesses.end() ? Guess::kNone : found->second;

@@ -13,7 +13,7 @@ enum class ScalarHash : uint8_t { kFloatsByType, kByType, kByValue };
 
 // Operators whose result is known, or sensibly guessed, although their inputs' values are not (docs of Values.h).
 enum class Guess : uint8_t {
-  kNone, kAllFalse, kAllTrue, kCompare, kAny, kAll, kCountNonzero, kIndices, kSortIndices, kInfoZero, kKeepFoundInf
+  kNone, kAllFalse, kAllTrue, kCompare, kAny, kAll, kCountNonzero, kIndices, kSortIndices, kInfoZero, kKeepFoundInf, kMaskedFill
 };
 
 struct ArgumentInfo {

@@ -102,6 +102,21 @@ void setValue(const at::Tensor& tensor, const at::Tensor& cpu_value) {
   fulfil(cpu_value);
 }
 
+void setRoutedValue(const at::Tensor& tensor, const at::Tensor& cpu_value) {
+  PlainDispatch plain;
+  const size_t bytes = tensor.storage().nbytes();
+  if (!config().values || !coversStorage(tensor) || !fitsShadow(int64_t(bytes), tensor.scalar_type(), true)) {
+    dropValue(tensor);
+    return;
+  }
+  VersionPtr version = fullVersion(zeroBytes(bytes));
+  ValueSource to = sourceOf(tensor);
+  to.version = version;
+  readSource(to)->copy_(cpu_value);
+  version->routed = true;
+  setVersion(tensor, std::move(version));
+}
+
 Fulfil setPending(const at::Tensor& tensor) {
   if (!tensor.is_cuda()) {
     return [tensor](std::optional<at::Tensor> value) {

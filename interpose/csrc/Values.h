@@ -15,6 +15,7 @@ std::optional<at::Tensor> knownValue(const at::Tensor& tensor);
 bool hasValue(const at::Tensor& tensor);            // known now or pending
 bool valuePending(const at::Tensor& tensor);
 void setValue(const at::Tensor& tensor, const at::Tensor& cpu_value);
+void setRoutedValue(const at::Tensor& tensor, const at::Tensor& cpu_value);   // what a router chose
 void dropValue(const at::Tensor& tensor);           // what it holds is not known from now on
 
 // The value of `tensor` will be what `fulfil` is called with (nullopt: unknown). Operators that touch it are deferred.

@@ -5,15 +5,18 @@
 #include "DeferredValues.h"
 #include "DispatchGuards.h"
 #include "ValuesGuess.h"
+#include "ValuesRouting.h"
 
 #include <ATen/EmptyTensor.h>
 
+#include <algorithm>
 #include <map>
 
 namespace phantom {
 namespace {
 
 constexpr int64_t kMostElements = int64_t(1) << 24;   // an operator on more is not executed on the host
+constexpr int64_t kMostRoutedElements = int64_t(1) << 28;   // of integers made of a router's choices
 
 const at::Tensor& placeholder() {
   static const at::Tensor* empty = new at::Tensor(at::detail::empty_cpu({0}, c10::kFloat));
@@ -48,7 +51,7 @@ void markUninitialised(const at::Tensor& tensor) {
 
 ValueWork::ValueWork(const Call& call, const MetadataEntry& entry) : call_(call), entry_(entry) {
   if (!config().values || entry.metadata_only) return;
-  if (!call.info.random) known_ = capture();
+  if (!call.info.random) known_ = capture() && !(call.info.guess == Guess::kIndices && choosesAmongEqualScores(call));
 }
 
 bool ValueWork::capture() {
@@ -76,7 +79,7 @@ namespace {
 // Elementwise on uniform tensors of any size: one element stands for all.
 bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<ValueSource>& sources, const std::vector<at::Tensor>& outputs) {
   if (!call.info.elementwise) return false;
-  bool guessed = false;
+  bool guessed = false, routed = false;
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < sources.size(); ++i) {
     const InputTensor& input = call.inputs[i];
@@ -94,6 +97,7 @@ bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<
     if (!one) return false;
     if (input.written) one = one->clone();
     guessed = guessed || (sources[i].version && sources[i].version->guessed);
+    routed = routed || (sources[i].version && sources[i].version->routed);
     tensors.push_back(*one);
   }
   for (const OutputSpec& spec : entry.outputs) {
@@ -108,7 +112,7 @@ bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<
   }
   auto attach = [&](const at::Tensor& to, const at::Tensor& value) {
     VersionPtr version = value.numel() == 1 && value.scalar_type() == to.scalar_type() ? uniformVersion(value.resolve_conj().resolve_neg()) : VersionPtr();
-    if (version) version->guessed = guessed;
+    if (version) version->guessed = guessed, version->routed = routed;
     setVersion(to, std::move(version));
   };
   size_t next = 0;
@@ -136,6 +140,9 @@ std::shared_ptr<Execution> plan(const Call& call, const MetadataEntry& entry, st
   execution->unneeded.assign(sources.size(), false);
   int64_t elements = 0;
   bool keeps = false;
+  const bool routed = std::any_of(sources.begin(), sources.end(), [](const ValueSource& source) {
+    return source.version && source.version->state.load(std::memory_order_acquire) != Version::State::kPending && source.version->routed;
+  });
   for (size_t i = 0; i < sources.size(); ++i) {
     const InputTensor& input = call.inputs[i];
     const at::Tensor& tensor = *input.tensor;
@@ -147,7 +154,7 @@ std::shared_ptr<Execution> plan(const Call& call, const MetadataEntry& entry, st
     const bool rest_needed = !coversStorage(tensor);
     VersionPtr old = overwritten && !rest_needed ? VersionPtr() : versionOf(tensor);
     if (overwritten && rest_needed && (!old || old->state.load() == Version::State::kUnknown)) return nullptr;
-    if (!fitsShadow(int64_t(bytes), tensor.scalar_type())) return nullptr;
+    if (!fitsShadow(int64_t(bytes), tensor.scalar_type(), routed)) return nullptr;
     keeps = true;
     if (input.out) {
       execution->unneeded[i] = true;
@@ -184,7 +191,7 @@ std::shared_ptr<Execution> plan(const Call& call, const MetadataEntry& entry, st
     if (spec.kind != OutputKind::kFresh && spec.kind != OutputKind::kHost) continue;
     elements += outputs[k].numel();
     const bool host = spec.kind == OutputKind::kHost;
-    if (!host && !fitsShadow(spec.bytes, spec.dtype)) continue;
+    if (!host && !fitsShadow(spec.bytes, spec.dtype, routed)) continue;
     keeps = true;
     Execution::Result result;
     result.output = k;
@@ -197,7 +204,7 @@ std::shared_ptr<Execution> plan(const Call& call, const MetadataEntry& entry, st
     }
     execution->results.push_back(std::move(result));
   }
-  if (!keeps || elements > kMostElements) return nullptr;
+  if (!keeps || elements > (routed ? kMostRoutedElements : kMostElements)) return nullptr;
   return execution;
 }
 

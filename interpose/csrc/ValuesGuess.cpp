@@ -4,6 +4,7 @@
 #include "DispatchGuards.h"
 #include "Values.h"
 #include "ValuesDispatch.h"
+#include "ValuesRouting.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/arange.h>
@@ -156,7 +157,10 @@ void applyGuess(const Call& call, const std::vector<at::Tensor>& outputs) {
     case Guess::kCountNonzero:
       if (outputs[0].numel() > 0) attachUniform(outputs[0], call.inputs[0].tensor->numel() / outputs[0].numel());
       break;
-    case Guess::kIndices: guessIndices(call, outputs, false); break;
+    case Guess::kIndices:
+      if (!routeTokens(call, outputs)) guessIndices(call, outputs, false);
+      break;
+    case Guess::kMaskedFill: rememberExclusion(call, outputs[0]); break;
     case Guess::kSortIndices: guessIndices(call, outputs, true); break;
     case Guess::kInfoZero:   // LAPACK's status of a factorisation: success
       for (size_t i = 0; i < outputs.size(); ++i) {

@@ -13,6 +13,7 @@ namespace phantom {
 namespace {
 
 constexpr int64_t kIntegerShadowBytes = int64_t(16) << 20;
+constexpr int64_t kRoutedShadowBytes = int64_t(256) << 20;
 constexpr int64_t kFloatShadowBytes = 1024;
 
 bool allZero(const Version& version) {
@@ -126,6 +127,13 @@ VersionPtr fullVersion(c10::Storage bytes) {
 
 VersionPtr pendingVersion() { return c10::make_intrusive<Version>(); }
 
+VersionPtr unknownVersion(std::shared_ptr<const Exclusion> excluded) {
+  auto version = c10::make_intrusive<Version>();
+  version->excluded = std::move(excluded);
+  version->state = Version::State::kUnknown;
+  return version;
+}
+
 c10::Storage zeroBytes(size_t bytes) {
   c10::Allocator* allocator = c10::GetCPUAllocator();
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocator, true);
@@ -182,6 +190,7 @@ void settle(const VersionPtr& target, const VersionPtr& result) {
     if (result) {
       state = result->state.load(std::memory_order_acquire);
       target->guessed = result->guessed;
+      target->routed = result->routed;
       target->dtype = result->dtype;
       target->element = result->element;
       target->bytes = result->bytes;
@@ -204,8 +213,9 @@ void whenSettled(const VersionPtr& version, std::function<void()> then) {
   then();
 }
 
-bool fitsShadow(int64_t storage_bytes, c10::ScalarType dtype) {
-  return storage_bytes <= (c10::isIntegralType(dtype, /*includeBool=*/true) ? kIntegerShadowBytes : kFloatShadowBytes);
+bool fitsShadow(int64_t storage_bytes, c10::ScalarType dtype, bool routed) {
+  if (!c10::isIntegralType(dtype, /*includeBool=*/true)) return storage_bytes <= kFloatShadowBytes;
+  return storage_bytes <= (routed ? kRoutedShadowBytes : kIntegerShadowBytes);
 }
 
 bool coversStorage(const at::Tensor& tensor) {

@@ -53,6 +53,8 @@ from phantom.terminal import table
 )
 @click.option("--stand-ins", default="all", show_default=True, metavar="all|none|NAME,NAME",
               help="Libraries that phantom stands in for where they are not installed.")  # fmt: skip
+@click.option("--moe-routing", metavar="balanced|zipf:ALPHA|FILE", default="balanced", show_default=True,
+              help="How routers of mixtures of experts share out their tokens.")  # fmt: skip
 @click.option("--launch", type=click.Choice(["rank", "node", "once"]), default=None,
               show_default="by COMMAND's form",
               help="Start COMMAND once per rank, per node, or once.")  # fmt: skip

@@ -30,6 +30,7 @@ class RunOptions:
     unknown_values: str = "healthy"
     values: bool = True
     stand_ins: str = "all"
+    moe_routing: str = "balanced"
     launch: str | None = None
     steps: int | None = None
     seed: int = 0
@@ -49,6 +50,7 @@ class RunOptions:
             "cpu_time": self.cpu_time,
             "unknown_values": self.unknown_values,
             "values": self.values,
+            "moe_routing": self.moe_routing,
             "steps": self.steps,
             **self.extra,
         }

@@ -17,7 +17,7 @@ from interpose import environment, pth
 from interpose.standins import registry
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
-from phantom.launch import orphans, outdir
+from phantom.launch import moe_routing, orphans, outdir
 from phantom.launch.agent import Agent
 from phantom.launch.command import ONCE, parse
 from phantom.launch.errors import PhantomError, SimulatorError, UsageError
@@ -52,6 +52,7 @@ class Run:
         self._client: SimulatorClient | None = None
         self._state: Path | None = None
         self._recording: str | None = None
+        self._moe_routing = moe_routing.MoeRouting()
         self.out: Path | None = None
 
     def execute(self) -> Verdict:
@@ -60,6 +61,7 @@ class Run:
         Raises UsageError or SimulatorError before it starts; once it runs, the verdict says how it ended.
         """
         options = self._options
+        self._moe_routing = moe_routing.parse(options.moe_routing)
         command = parse(options.command, launch=options.launch)
         _check_stand_ins(options.stand_ins)
         job = size_job(command, nodes=options.nodes, gpus_per_node=options.gpus_per_node,
@@ -194,6 +196,7 @@ class Run:
             "unknown_values": options.unknown_values,
             "values": options.values,
             "stand_ins": options.stand_ins,
+            "moe_routing": self._moe_routing.message(),
             "steps": options.steps,
             "seed": options.seed,
             "out": str(self.out),
@@ -276,6 +279,7 @@ class Run:
             orphans=left,
             wall_s=time.monotonic() - self._started_s,
         )
+        self._moe_routing.note(verdict.summary, self._options.moe_routing)
         (self.out / "summary.json").write_text(json.dumps(verdict.summary, indent=1) + "\n")
         self._progress.phase("writing the report")
         verdict.summary.update(

@@ -13,6 +13,7 @@ from netsim.network import Network
 from phantom.engine import Engine
 from phantom.engine.statistics import CollectiveTotal, RankReport, Statistics
 from phantom.results.limits import bus_limit_bytes_per_s
+from phantom.results.routers import moe_routers
 
 SCHEMA = 1
 _PS = 1e12
@@ -55,6 +56,7 @@ def summarize(
             {"where": where, "count": count}
             for where, count in _ordered(_merged(statistics.ranks, "unknown_reads"))
         ],
+        "moe_routers": moe_routers(statistics.ranks),
         "collectives": _collectives(statistics, network),
         "gpus_per_node": network.topology.gpus_per_node,
         "gpu": _gpu(network),

@@ -11,9 +11,9 @@ from .outcome import Outcome
 _HEAD = """# Training frameworks, unmodified
 
 Made by `make frameworks`; do not edit. Each row is a run of `phantom run -N nodes -G gpus -- COMMAND` with
-nothing of the framework or of the script changed; the cases are in tests/frameworks. Step time is virtual (median
-step, the first left out), peak memory is the largest allocated on any rank. Models are small: the matrix shows that
-a feature runs, is priced throughout and ends; what the figures must agree with is tested in
+nothing of the framework or of the script changed; the cases are in tests/frameworks. Step time is virtual
+(median step, the first left out), peak memory is the largest allocated on any rank. Models are small: the
+matrix shows that a feature runs, is priced throughout and ends; what the figures must agree with is tested in
 tests/frameworks/test_*.py.
 
 `refused` rows must end with an error that names the thing. A row that failed stays in the table.
