@@ -55,6 +55,26 @@ def _integer(variables: Mapping[str, str], name: str) -> int | None:
         raise BadEnvironment(f"environment variable {name}={text!r} is not an integer") from None
 
 
+# What MPI launchers set instead of torch's variables (Open MPI; MPICH, Intel MPI and srun's PMI).
+_MPI_VARIABLES = {
+    "RANK": ("OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+}
+
+
+def _place(variables: Mapping[str, str], name: str) -> int | None:
+    """RANK and the like; where they are unset, what an MPI launcher set.
+
+    A script that `mpirun` started may use the device before it copies the one to the other.
+    """
+    for candidate in (name, *_MPI_VARIABLES[name]):
+        found = _integer(variables, candidate)
+        if found is not None:
+            return found
+    return None
+
+
 def _slow_host(config: dict[str, Any], node: int) -> None:
     """Applies the what-if speed of this node's host ([degrade] hosts) to the modelled host times."""
     factor = (config.get("host_factor") or {}).get(str(node))
@@ -90,9 +110,9 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
     return Environment(
         server=variables.get(SERVER, ""),
         config=config,
-        rank=_integer(variables, "RANK"),
-        world_size=_integer(variables, "WORLD_SIZE"),
-        local_rank=_integer(variables, "LOCAL_RANK"),
+        rank=_place(variables, "RANK"),
+        world_size=_place(variables, "WORLD_SIZE"),
+        local_rank=_place(variables, "LOCAL_RANK"),
         node=node,
         state=variables.get(STATE) or None,
         node_log=variables.get(NODE_LOG) or None,

@@ -240,6 +240,7 @@ def _open(here: Environment, rank: int, world_size: int) -> None:
         _watch_failures()
         atexit.register(close)
         if here.state is not None:
+            Path(here.state, f"done-{rank}").unlink(missing_ok=True)  # of an earlier launch
             Path(here.state, f"rank-{rank}").write_text(str(os.getpid()))
 
 

@@ -2,7 +2,8 @@
 
 From its start on a thread holds the commit horizon at its creator's time, since it may be about to use the
 device: else what the simulator has settled by the time of its first record would depend on the host's load.
-Most threads never use it and wait for something real; one that is seen asleep no longer holds anything.
+Most threads never use it and wait for something real; one that is seen asleep, or that computes for long,
+no longer holds anything.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 _HANDOVER = "_phantom_handover"
 POLL_S = 0.01
+BUSY_S = 0.8
+"""A thread that has computed for so long without using the device is no longer waited for."""
 POLLS_ASLEEP = 3
 """A thread that waits for the interpreter's lock wakes every 5 ms (sys.getswitchinterval), so that one that
 has not run at all for some polls is waiting for something else."""
@@ -36,6 +40,7 @@ class Handover:
         self.start_ps = start_ps
         self.end_ps: int | None = None
         self.reserved = False
+        self.let_go = False
         self.joined = False
         self.ended = False
         self.lock = threading.Lock()
@@ -43,20 +48,22 @@ class Handover:
 
 
 class Sleepers:
-    """Takes clocks back from threads that have used none and sleep. Has a thread of its own while there are
-    any."""
+    """Takes clocks back from threads that have used none and sleep, or compute for long (monitors that spin).
+
+    Has a thread of its own while there are any.
+    """
 
     def __init__(self, extension: ModuleType, start: Callable[[threading.Thread], None]) -> None:
         self._extension = extension
         self._start = start
-        self._watched: list[list[Any]] = []  # thread, its handover, last seen, times seen like this
+        self._watched: list[list[Any]] = []  # thread, handover, last seen, times seen like this, deadline
         self._running = False
         self._lock = threading.Lock()
 
     def watch(self, thread: threading.Thread, handover: Handover) -> None:
         """Looks at the thread until it uses its clock, ends, is joined, or its clock has been taken back."""
         with self._lock:
-            self._watched.append([thread, handover, None, 0])
+            self._watched.append([thread, handover, None, 0, time.monotonic() + BUSY_S])
             if not self._running:
                 self._running = True
                 self._start(threading.Thread(target=self._run, name="phantom-threads", daemon=True))
@@ -72,16 +79,18 @@ class Sleepers:
                     return
 
     def _keep(self, entry: list[Any]) -> bool:
-        thread, handover, seen, times = entry
+        thread, handover, seen, times, deadline_s = entry
         with handover.lock:
             if handover.ended or handover.joined:
                 return False
             now = asleep(thread.native_id)
             entry[2], entry[3] = now, times + 1 if now is not None and now == seen else 0
-            if entry[3] < POLLS_ASLEEP:
+            sleeps = entry[3] >= POLLS_ASLEEP
+            if not sleeps and time.monotonic() < deadline_s:
                 return True
             if self._extension.clock_release(thread.ident):
                 handover.reserved = False
+                handover.let_go = not sleeps
             return False
 
 
@@ -141,6 +150,11 @@ def install(extension: ModuleType) -> None:
                 with handover.lock:
                     handover.ended = True
                     used = _has_clock(extension)
+                    if used and handover.let_go:
+                        extension.warn(
+                            f"thread {self.name} first used the device after computing for over {BUSY_S} s; "
+                            f"results may depend on host load"
+                        )
                     if used:
                         handover.end_ps = int(extension.clock_now_ps())
                     if used or handover.joined:

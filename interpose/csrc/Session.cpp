@@ -25,7 +25,7 @@ constexpr auto kHeartbeat = milliseconds(1000);
 struct State {
   std::mutex mutex;
   std::condition_variable outgoing, incoming;
-  bool open = false, closing = false, flush = false;
+  bool open = false, closing = false, flush = false, said_bye = false;
   Packer packer;
   uint64_t received = 0;       // EngineBatches
   uint64_t next_node = 1, next_request = 1;
@@ -42,6 +42,7 @@ uint64_t valueKey(uint64_t node, uint64_t index) { return node * 4096 + index; }
 
 // Clocks that moved since the simulator last heard of them. The caller holds the state's mutex.
 void packClocks(State& state) {
+  if (state.said_bye) return;
   forEachClock([&](Clock& clock) {
     if (clock.waiting) return;
     const Picoseconds now = clock.now_ps.load();
@@ -104,10 +105,20 @@ NodePtr newNode() {
 void record(const std::function<void(Packer&)>& write) {
   State& state = *g_state;
   std::lock_guard<std::mutex> hold(state.mutex);
-  if (!state.open) return;
+  if (!state.open || state.said_bye) return;
   const bool first = state.packer.buffer().empty();
   write(state.packer);
   if (first) state.outgoing.notify_all();
+}
+
+void sayBye() {
+  record([](Packer& p) {   // holds the mutex
+    p.array(2);
+    p.integer(17);
+    p.map(0);
+    g_state->said_bye = true;
+  });
+  flush();
 }
 
 void packTail(Packer& packer, Tail tail) {

@@ -21,6 +21,8 @@ NodePtr newNode();    // a node of this rank that only the simulator can resolve
 
 // Appends one record. `write` packs the whole array. Thread-safe; sent within 2 ms or by the next flush().
 void record(const std::function<void(Packer&)>& write);
+// The last record: what other threads record afterwards is dropped.
+void sayBye();
 void packTail(Packer& packer, Tail tail);
 void flush();
 

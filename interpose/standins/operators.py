@@ -87,5 +87,6 @@ amax_kernel = memory_kernel("amax")
 permute_rows_kernel = memory_kernel("permute_rows")
 unpermute_rows_kernel = memory_kernel("unpermute_rows")
 router_kernel = memory_kernel("moe_router")
+blockwise_optimizer_kernel = memory_kernel("blockwise_optimizer")
 attention_merge_kernel = memory_kernel("attention_merge")
 """Corrects the outputs of attention over parts of the keys by their log-sum-exp (context parallelism)."""

@@ -40,6 +40,30 @@ STAND_INS = (
         ),
         title="NVIDIA Apex",
     ),
+    StandIn(
+        name="flash_attn",
+        distribution="flash-attn",
+        version="2.8.3",
+        modules=("flash_attn",),
+        title="flash-attn",
+    ),
+    StandIn(
+        name="flash_attn_3",
+        distribution="flash-attn-3",
+        version="3.0.0",
+        modules=("flash_attn_interface",),
+        title="FlashAttention-3",
+    ),
+    StandIn(
+        name="xformers", distribution="xformers", version="0.0.32", modules=("xformers",), title="xFormers"
+    ),
+    StandIn(
+        name="bitsandbytes",
+        distribution="bitsandbytes",
+        version="0.48.1",
+        modules=("bitsandbytes",),
+        title="bitsandbytes",
+    ),
 )
 
 BY_MODULE = {module: stand_in for stand_in in STAND_INS for module in stand_in.modules}

@@ -62,6 +62,7 @@ KERNELS: dict[str, LibraryKernel] = {
     "multi_tensor_axpby": LibraryKernel("optimizer", _multi_tensor),
     "multi_tensor_adam": LibraryKernel("optimizer", _multi_tensor),
     "multi_tensor_sgd": LibraryKernel("optimizer", _multi_tensor),
+    "blockwise_optimizer": LibraryKernel("optimizer", _streamed("multi_tensor")),
     "fused_rope": LibraryKernel("elementwise", _streamed("elementwise")),
     "fused_activation": LibraryKernel("elementwise", _streamed("elementwise")),
     "fused_bias_dropout": LibraryKernel("elementwise", _streamed("elementwise")),

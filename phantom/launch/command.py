@@ -15,7 +15,7 @@ from phantom.launch.errors import UsageError
 RANK, NODE, ONCE = "rank", "node", "once"
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish"})
-_ONCE = frozenset({"mpirun", "mpiexec", "orterun", "srun"})
+MPIRUN = frozenset({"mpirun", "mpiexec", "orterun"})
 _TORCHRUN_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
 _ACCELERATE_MODULES = frozenset({"accelerate.commands.launch", "accelerate.commands.accelerate_cli"})
 _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -25,11 +25,11 @@ _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 class Command:
     """A command, taken apart.
 
-    `launch`: started once per "rank", per "node" or "once". `launcher`: "torchrun", "accelerate", "deepspeed"
-    or None. `arguments_at`: index in `argv` where options of the launcher may be put in. `python`: the
-    interpreter, None where it is not known from the command (a shell script), "" for phantom's own.
-    `script`/`module`: what a fork could run itself, with `args`; both None where the interpreter must be
-    started (options, -c) or the command is no Python.
+    `launch`: started once per "rank", per "node" or "once". `launcher`: "torchrun", "accelerate",
+    "deepspeed", "mpirun" or None. `arguments_at`: index in `argv` where options of the launcher may be put
+    in. `python`: the interpreter, None where it is not known from the command (a shell script), "" for
+    phantom's own. `script`/`module`: what a fork could run itself, with `args`; both None where the
+    interpreter must be started (options, -c) or the command is no Python.
     """
 
     argv: tuple[str, ...]
@@ -96,7 +96,9 @@ def _parse(argv: tuple[str, ...], cwd: Path, *, elsewhere: bool) -> Command:
         once = any(text.split("=")[0] in ("--hostfile", "-H") for text in argv)
         return Command(argv=argv, launch=ONCE if once else NODE, launcher="deepspeed", arguments_at=1,
                        python=_shebang(program))  # fmt: skip
-    if name in _ONCE:
+    if name in MPIRUN:
+        return Command(argv=argv, launch=ONCE, launcher="mpirun", arguments_at=1)
+    if name == "srun":
         return Command(argv=argv, launch=ONCE)
     if name in _SHELLS:
         script = next((text for text in argv[1:] if not text.startswith("-")), None)

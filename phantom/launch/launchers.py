@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from phantom.launch.command import Command
 from phantom.launch.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_PROGRAM = re.compile(r"python[\d.]*t?|.*\.(py|sh)|torchrun|accelerate|deepspeed|bash|sh|env|numactl|time")
+"""Programs at which the command line of mpirun ends and that of the job begins."""
+
+_MPI_TOTAL = ("-np", "-n", "--np", "-c")
+_MPI_PER_NODE = ("-N", "--npernode", "-ppn", "--ntasks-per-node")
+_MPI_HOSTS = ("-H", "--host", "--hosts", "--hostfile", "-f", "--machinefile", "--default-hostfile")
 
 
 def given(argv: Sequence[str], *names: str) -> str | None:
@@ -28,21 +37,64 @@ def given(argv: Sequence[str], *names: str) -> str | None:
     return None
 
 
-def processes_per_node(command: Command) -> int | None:
-    """How many ranks per node the user asked the launcher for; None where that is left open."""
+def processes_per_node(command: Command, *, nodes: int = 1) -> int | None:
+    """How many ranks per node the user asked the launcher for; None where that is left open.
+
+    Raises UsageError where the launcher's own hosts contradict the number of nodes.
+    """
     options = _own_options(command)
     if command.launcher == "torchrun":
         value = given(options, "--nproc-per-node")
+    elif command.launcher == "accelerate":
+        return _share(given(options, "--num-processes"), nodes, "--num_processes")
     elif command.launcher == "deepspeed":
         value = given(options, "--num-gpus")
+        hostfile = given(options, "--hostfile", "-H")
+        if hostfile is not None:
+            value = value or _hostfile_slots(options, hostfile, nodes)
+    elif command.launcher == "mpirun":
+        value = given(options, *_MPI_PER_NODE)
+        if value is None:
+            return _share(given(options, *_MPI_TOTAL), nodes, "-np")
     else:
         return None
     return int(value) if value is not None and value.isdigit() else None
 
 
+def _share(value: str | None, nodes: int, option: str) -> int | None:
+    """Ranks of each node where the option counts those of all."""
+    if value is None or not value.isdigit():
+        return None
+    if int(value) % nodes:
+        raise UsageError(f"the command says {option}={value}, which {nodes} nodes (-N) cannot share evenly")
+    return int(value) // nodes
+
+
+def _hostfile_slots(options: Sequence[str], hostfile: str, nodes: int) -> str | None:
+    """GPUs per host of a DeepSpeed hostfile; None where further options choose among them."""
+    if given(options, "--include", "--exclude", "-i", "-e") is not None:
+        return None
+    try:
+        lines = Path(hostfile).read_text().splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read the hostfile {hostfile}: {error.strerror}") from None
+    found = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    wanted = given(options, "--num-nodes")
+    count = int(wanted) if wanted is not None and wanted.isdigit() and int(wanted) > 0 else len(found)
+    if count != nodes:
+        raise UsageError(
+            f"{hostfile} names {count} hosts, phantom run simulates {nodes} nodes (-N); make them agree"
+        )
+    slots = {word[6:] for words in found[:count] for word in words if word.startswith("slots=")}
+    return slots.pop() if len(slots) == 1 else None
+
+
 def _own_options(command: Command) -> tuple[str, ...]:
     """The launcher's own options: up to the script."""
     options = command.argv[command.arguments_at :]
+    if command.launcher == "mpirun":
+        programs = [at for at, text in enumerate(options) if _PROGRAM.fullmatch(text.rpartition("/")[2])]
+        return options[: programs[0]] if programs else options
     for at, text in enumerate(options):
         if text.endswith(".py") and (
             at == 0 or not options[at - 1].startswith("--") or "=" in options[at - 1]
@@ -51,6 +103,20 @@ def _own_options(command: Command) -> tuple[str, ...]:
         if text in ("-m", "--module"):
             return options[:at]
     return options
+
+
+def for_all(command: Command, *, nodes: int, ranks_per_node: int) -> tuple[str, ...]:
+    """The command line that starts the job on all simulated nodes at once."""
+    if command.launcher != "mpirun":
+        return command.argv
+    options = _own_options(command)
+    added: list[str] = []
+    if given(options, *_MPI_TOTAL, *_MPI_PER_NODE) is None:
+        added += ["-np", str(nodes * ranks_per_node)]
+    if nodes > 1 and given(options, *_MPI_HOSTS) is None:
+        # Names that the ssh of phantom/launch/shims.py takes for the simulated nodes.
+        added += ["--host", ",".join(f"node{node}:{ranks_per_node}" for node in range(nodes))]
+    return (*command.argv[:1], *added, *command.argv[1:])
 
 
 def for_node(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interpose import environment, pth
-from phantom.launch import launchers
+from phantom.launch import launchers, shims
 from phantom.launch.command import NODE, ONCE, RANK, Command
 from phantom.launch.errors import UsageError
 from phantom.launch.ports import free_ports
@@ -25,6 +25,17 @@ _PLACE = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+
+# A phantom run that was itself started by mpirun or srun is no rank of the simulated job.
+_NOT_INHERITED = ("PHANTOM", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "SLURM_PROCID", "SLURM_LOCALID")
+
+# Open MPI: more ranks than cores, not bound to them; unless the user says otherwise.
+_MPI_DEFAULTS = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +92,7 @@ def size_job(command: Command, *, nodes: int, gpus_per_node: int | None, cluster
         raise UsageError(
             f"-G/--gpus-per-node {gpus_per_node}: a node of this cluster has {cluster_gpus} GPUs"
         )
-    asked = launchers.processes_per_node(command)
+    asked = launchers.processes_per_node(command, nodes=nodes)
     if asked is not None and asked > (gpus_per_node or cluster_gpus):
         raise UsageError(
             f"the command asks for {asked} processes per node, the simulated node has "
@@ -112,7 +123,7 @@ def plan(
     inherited = {
         name: value
         for name, value in (os.environ if base is None else base).items()
-        if name not in _PLACE and not name.startswith("PHANTOM")
+        if name not in _PLACE and not name.startswith(_NOT_INHERITED)
     }
     # As torchrun does: ranks share the machine's cores.
     inherited.setdefault("OMP_NUM_THREADS", "1")
@@ -127,15 +138,17 @@ def plan(
     host, port = rendezvous or ("127.0.0.1", free_ports(1)[0])
     common |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     ranks = out / "ranks"
+    if job.command.launch != RANK and environment.STATE in variables:
+        folder = Path(variables[environment.STATE], "bin")
+        path = common.get("PATH", os.defpath)
+        common |= shims.write(folder, nodes=job.nodes, path=path, once=job.command.launch == ONCE)
     if job.command.launch == RANK:
         planned = _per_rank(job, common, ranks, fork=fork)
     elif job.command.launch == NODE:
         planned = [_node(job, common, ranks, number, (host, port)) for number in range(job.nodes)]
     else:
         assert job.command.launch == ONCE
-        log = ranks / "job.log"
-        env = {**common, environment.NODE_LOG: str(log)}
-        planned = [PlannedProcess(name="job", rank=None, node=0, log=log, env=env, args=_argv(job.command))]
+        planned = [_once(job, common, ranks)]
     return [process for process in planned if node is None or process.node == node]
 
 
@@ -168,6 +181,21 @@ def _per_rank(job: Job, common: Mapping[str, str], ranks: Path, *, fork: bool) -
             process = replace(process, args=_argv(job.command))
         planned.append(process)
     return planned
+
+
+def _once(job: Job, common: Mapping[str, str], ranks: Path) -> PlannedProcess:
+    log = ranks / "job.log"
+    env = {
+        **_MPI_DEFAULTS,
+        **common,
+        "NNODES": str(job.nodes),
+        "GPUS_PER_NODE": str(job.gpus_per_node),
+        environment.NODE_LOG: str(log),
+    }
+    argv = launchers.for_all(job.command, nodes=job.nodes, ranks_per_node=job.ranks_per_node)
+    if job.command.python == "":
+        argv = (sys.executable, *argv[1:])
+    return PlannedProcess(name="job", rank=None, node=0, log=log, env=env, args=argv)
 
 
 def _node(

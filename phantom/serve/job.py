@@ -22,6 +22,8 @@ from phantom.serve.recorder import Recorder
 _FLUSH_S = 0.002
 _TICK_S = 0.25
 _DRAIN_S = 2.0
+# How long a rank that comes again waits for the other ranks of the first launch to end.
+_RELAUNCH_S = 20.0
 # Records taken from the queue before events are processed and answers sent; bounds the latency of both.
 _BATCHES_PER_ROUND = 64
 
@@ -74,15 +76,10 @@ class Job:
     ) -> None:
         self.request = request
         self._cluster = cluster
-        self._network = Network(
-            cluster,
-            nodes=request.nodes,
-            gpus_per_node=request.gpus_per_node,
-            environment=request.environment,
-            seed=seed,
-        )
-        self._engine = Engine(self._network, world_size=request.world_size, options=options)
-        self._recorder = self._record() if request.spool is not None else None
+        self._seed = seed
+        self._options = options
+        self._earlier: list[dict[str, Any]] = []
+        self._network, self._engine, self._recorder = self._make_engine()
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outgoing: dict[int, queue.SimpleQueue[bytes | None]] = {}
         self._lock = threading.Lock()
@@ -95,19 +92,41 @@ class Job:
         self._thread = threading.Thread(target=self._loop, name="phantom-engine", daemon=True)
         self._thread.start()
 
-    def _record(self) -> Recorder:
-        assert self.request.spool is not None
-        folder, steps = self.request.spool
-        assert folder is not None
-        recorder = Recorder(
-            folder,
-            steps=steps,
-            network=self._network,
-            statistics=self._engine.statistics,
-            communicators=lambda: self._engine.communicators,
+    def _make_engine(self) -> tuple[Network, Engine, Recorder | None]:
+        request = self.request
+        network = Network(
+            self._cluster,
+            nodes=request.nodes,
+            gpus_per_node=request.gpus_per_node,
+            environment=request.environment,
+            seed=self._seed,
         )
-        self._engine.statistics.observer = recorder.completed
-        return recorder
+        engine = Engine(network, world_size=request.world_size, options=self._options)
+        recorder = None
+        if request.spool is not None:
+            folder, steps = request.spool
+            assert folder is not None
+            recorder = Recorder(
+                folder,
+                steps=steps,
+                network=network,
+                statistics=engine.statistics,
+                communicators=lambda: engine.communicators,
+            )
+            engine.statistics.observer = recorder.completed
+        return network, engine, recorder
+
+    def _begin_again(self) -> None:
+        """The command starts its ranks once more after all have ended (a warm-up before the real run): time
+        begins anew, and the results are those of the last launch."""
+        summary = self._summary({}, False)
+        self._earlier.append(
+            {"steps": len(summary["steps"]), "step_virtual_s": summary["step_virtual_s"],
+             "status": summary["status"]}
+        )  # fmt: skip
+        if self._recorder is not None:
+            self._recorder.close()
+        self._network, self._engine, self._recorder = self._make_engine()
 
     # Sessions
 
@@ -118,12 +137,14 @@ class Job:
         """
         if not 0 <= rank < self.request.world_size:
             raise ValueError(f"rank {rank} is outside this job of {self.request.world_size} ranks")
+        self._await_the_last_launch(rank)
         with self._lock:
             if rank in self._outgoing:
                 if self._engine.session_state(rank) is SessionState.FINISHED:
                     raise RuntimeError(
-                        f"rank {rank} has finished in this job already; give each program a `phantom run` of "
-                        f"its own"
+                        f"rank {rank} has finished and is started again while other ranks of the first "
+                        f"launch still run; remedy: let the command wait for its first program before it "
+                        f"starts the second, or give each a `phantom run` of its own"
                     )
                 raise RuntimeError(
                     f"rank {rank} has a session already: two processes run as the same rank. A script that "
@@ -133,6 +154,35 @@ class Job:
             self._outgoing[rank] = outgoing
             self._open_sessions += 1
         return outgoing
+
+    def _await_the_last_launch(self, rank: int) -> None:
+        """Where this rank ran to its end and comes again: begins anew once all others have ended too."""
+        deadline_s = time.monotonic() + _RELAUNCH_S
+        while True:
+            with self._lock:
+                if rank not in self._outgoing:
+                    break
+                if self._engine.session_state(rank) is not SessionState.FINISHED:
+                    break
+                if self._open_sessions == 0:
+                    self._outgoing = {}
+                    self._begin_again_in_the_engines_thread()
+                    break
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(0.01)
+
+    def _begin_again_in_the_engines_thread(self) -> None:
+        done = threading.Event()
+
+        def begin() -> None:
+            try:
+                self._begin_again()
+            finally:
+                done.set()
+
+        self._queue.put(begin)
+        done.wait()
 
     def feed(self, rank: int, records: bytes, acked: int) -> None:
         """Hands a batch to the engine."""
@@ -196,7 +246,7 @@ class Job:
         return summary
 
     def _summary(self, statuses: dict[str, int], interrupted: bool) -> dict[str, Any]:
-        return summarize(
+        summary = summarize(
             self._engine,
             network=self._network,
             cluster=self._cluster.name,
@@ -206,6 +256,13 @@ class Job:
             interrupted=interrupted,
             wall_s=time.monotonic() - self._started_s,
         )
+        if self._earlier:
+            summary["earlier_launches"] = list(self._earlier)
+            summary["warnings"].append(
+                f"the command started its ranks {len(self._earlier) + 1} times, one launch after the other; "
+                f"these are the results of the last (earlier_launches in summary.json has the others)"
+            )
+        return summary
 
     # The engine's thread
 

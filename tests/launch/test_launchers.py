@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phantom.launch.command import Command
 from phantom.launch.errors import UsageError
-from phantom.launch.launchers import for_node, given, processes_per_node
+from phantom.launch.launchers import for_all, for_node, given, processes_per_node
 
 
 def command(*argv: str, launcher: str = "torchrun", at: int = 1) -> Command:
@@ -65,6 +67,38 @@ def test_accelerate_with_a_config_file_is_left_alone() -> None:
 def test_deepspeed_on_several_nodes_needs_no_ssh() -> None:
     made = line(command("deepspeed", "t.py", launcher="deepspeed"))
     assert {"--no_ssh", "--num_nodes=2", "--node_rank=1", "--master_port=1234"} <= set(made)
+
+
+MPIRUN = {"launcher": "mpirun", "at": 1}
+
+
+def test_mpirun_gets_processes_and_the_simulated_hosts() -> None:
+    made = for_all(command("mpirun", "-x", "A=1", "python", "t.py", **MPIRUN), nodes=2, ranks_per_node=4)
+    assert made == (
+        "mpirun", "-np", "8", "--host", "node0:4,node1:4", "-x", "A=1", "python", "t.py"
+    )  # fmt: skip
+    given_all = command("mpirun", "-np", "8", "-H", "a:4,b:4", "python", "-n", "t.py", **MPIRUN)
+    assert for_all(given_all, nodes=2, ranks_per_node=4) == given_all.argv
+    assert processes_per_node(given_all, nodes=2) == 4
+    assert processes_per_node(command("mpirun", "-N", "4", "python", "t.py", **MPIRUN), nodes=2) == 4
+
+
+def test_a_number_of_processes_that_nodes_cannot_share_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"-np=7.*2 nodes"):
+        processes_per_node(command("mpirun", "-np", "7", "python", "t.py", **MPIRUN), nodes=2)
+    accelerate = command("accelerate", "launch", "--num_processes", "8", "t.py", launcher="accelerate", at=2)
+    assert processes_per_node(accelerate, nodes=2) == 4
+
+
+def test_a_hostfile_of_deepspeed_says_how_many_nodes_and_gpus(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("# ours\nworker-1 slots=4\nworker-2 slots=4\n")
+    made = command("deepspeed", "--hostfile", str(tmp_path / "hosts"), "t.py", launcher="deepspeed")
+    assert processes_per_node(made, nodes=2) == 4
+    with pytest.raises(UsageError, match=r"names 2 hosts, phantom run simulates 1 nodes"):
+        processes_per_node(made, nodes=1)
+    missing = command("deepspeed", "--hostfile", "/no/hosts", "t.py", launcher="deepspeed")
+    with pytest.raises(UsageError, match=r"cannot read the hostfile /no/hosts"):
+        processes_per_node(missing, nodes=1)
 
 
 def test_option_values_are_found_in_both_spellings() -> None:

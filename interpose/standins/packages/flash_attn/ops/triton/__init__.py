@@ -1,0 +1,5 @@
+"""Stand-in of flash_attn.ops.triton."""
+
+from interpose.standins.surface import missing_names
+
+__getattr__ = missing_names(__name__)
