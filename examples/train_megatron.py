@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 8 examples/train_megatron.py --tp 2 --pp 2 --sequence-parallel
     phantom run -N 1 -G 8 examples/train_megatron.py --tp 2 --pp 2 --vpp 2 --micro-batches 8
 
-Only megatron-core's public interface is used (pip install megatron-core==0.16.1). Without Transformer Engine use
---local-layers; sequence parallelism, context parallelism and grouped experts need it.
+Only megatron-core's public interface is used (pip install megatron-core==0.16.1). Without Transformer Engine
+use --local-layers; sequence parallelism, context parallelism and grouped experts need it.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
-    parser.add_argument("--vpp", type=int, default=None, help="virtual stages of each rank (interleaved 1F1B)")
+    parser.add_argument("--vpp", type=int, default=None, help="virtual stages of each rank (interleaved)")
     parser.add_argument("--cp", type=int, default=1)
     parser.add_argument("--cp-comm", default="p2p", choices=["p2p", "all_gather", "a2a"])
     parser.add_argument("--ep", type=int, default=1)
@@ -213,7 +213,8 @@ def main():
             loss = sum(float(result["loss"]) for result in results) / len(results)
             print(
                 f"rank {dist.get_rank()} step {step} loss {loss:.3f} {(now - started) * 1e3:.3f} ms "
-                f"{tokens / (now - started):,.0f} tokens/s {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB",
+                f"{tokens / (now - started):,.0f} tokens/s "
+                f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB",
                 flush=True,
             )
         started = now

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from netsim.errors import OperationError
-from netsim.messages import MessageParts
+from netsim.messages import EMPTY, MessageParts
 from netsim.nccl_model import Environment, Pick, TuningModel
 from netsim.nccl_search import GroupShape
 from netsim.operation import COLLECTIVE_KINDS, Choice, Operation, bus_factor
@@ -26,6 +26,10 @@ WIRE_FACTOR = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
 `device.h`).
 """
 
+
+IN_PLACE_KINDS = frozenset({"all_reduce", "broadcast", "reduce", "barrier"})
+"""PyTorch gives NCCL one buffer for these, and NCCL with one rank then launches nothing (NVIDIA/nccl
+`src/enqueue.cc`, taskAppend and ncclLaunchOneRank); the others copy from one buffer to the other."""
 
 PLAN_ENTRIES = 2_000_000
 """Bound on the plans kept, in links of all their flows: about 100 MB."""
@@ -172,7 +176,9 @@ class Planner:
         if op.backend == "gloo":
             return self._messages.gloo(op, group.members)
         if group.shape.ranks < 2:
-            return [self._messages.local_copy(op.size_bytes if op.kind != "barrier" else 0)]
+            if op.kind in IN_PLACE_KINDS:
+                return [Part(0, None, EMPTY)]
+            return [self._messages.local_copy(op.size_bytes)]
         if op.kind in ("all_to_all", "gather", "scatter"):
             return self._messages.exchange(op, self.model(group))
         return [self._collective(op, group)]

@@ -12,14 +12,19 @@ aten = torch.ops.aten
 
 
 class LayerNormFunction(torch.autograd.Function):
-    """Saves input, mean and reciprocal deviation (fp32 per row), as the fused kernels do."""
+    """Saves input (or output, `memory_efficient`), mean and reciprocal deviation (fp32 per row), as the fused
+    kernels do."""
 
     @staticmethod
-    def forward(ctx: Any, data: Any, weight: Any, bias: Any, shape: Sequence[int], eps: float) -> Any:
+    def forward(
+        ctx: Any, input: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float,
+        memory_efficient: bool = False,
+    ) -> Any:  # fmt: skip
         """Returns the normalized input."""
-        out, mean, rstd = aten.native_layer_norm(data, list(shape), weight, bias, eps)
-        ctx.save_for_backward(data, weight, bias, mean, rstd)
-        ctx.shape = list(shape)
+        weight, bias = _like(weight, input), _like(bias, input)
+        out, mean, rstd = aten.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
+        ctx.save_for_backward(out if memory_efficient else input, weight, bias, mean, rstd)
+        ctx.shape = list(normalized_shape)
         return out
 
     @staticmethod
@@ -30,18 +35,22 @@ class LayerNormFunction(torch.autograd.Function):
         grads = aten.native_layer_norm_backward(
             grad.contiguous(), data, ctx.shape, mean, rstd, weight, bias, mask
         )
-        return (*grads, None, None)
+        return (*grads, None, None, None)
 
 
 class RmsNormFunction(torch.autograd.Function):
-    """Saves input and reciprocal root mean square (fp32 per row)."""
+    """Saves input (or output, `memory_efficient`) and reciprocal root mean square (fp32 per row)."""
 
     @staticmethod
-    def forward(ctx: Any, data: Any, weight: Any, shape: Sequence[int], eps: float) -> Any:
+    def forward(
+        ctx: Any, input: Any, weight: Any, normalized_shape: Sequence[int], eps: float,
+        memory_efficient: bool = False,
+    ) -> Any:  # fmt: skip
         """Returns the normalized input."""
-        out, rstd = aten._fused_rms_norm(data, list(shape), weight, eps)
-        ctx.save_for_backward(data, weight, rstd)
-        ctx.shape = list(shape)
+        weight = _like(weight, input)
+        out, rstd = aten._fused_rms_norm(input, list(normalized_shape), weight, eps)
+        ctx.save_for_backward(out if memory_efficient else input, weight, rstd)
+        ctx.shape = list(normalized_shape)
         return out
 
     @staticmethod
@@ -50,17 +59,19 @@ class RmsNormFunction(torch.autograd.Function):
         data, weight, rstd = ctx.saved_tensors
         mask = [ctx.needs_input_grad[0], weight is not None]
         grads = aten._fused_rms_norm_backward(grad.contiguous(), data, ctx.shape, rstd, weight, mask)
-        return (*grads, None, None)
+        return (*grads, None, None, None)
 
 
-def layer_norm(data: Any, weight: Any, bias: Any, shape: Sequence[int], eps: float) -> Any:
+def layer_norm(
+    data: Any, weight: Any, bias: Any, shape: Sequence[int], eps: float, memory_efficient: bool = False
+) -> Any:
     """Normalizes the last dimensions. Weight and bias take the input's data type, as inside the kernels."""
-    return LayerNormFunction.apply(data, _like(weight, data), _like(bias, data), shape, eps)
+    return LayerNormFunction.apply(data, weight, bias, shape, eps, memory_efficient)
 
 
-def rms_norm(data: Any, weight: Any, shape: Sequence[int], eps: float) -> Any:
+def rms_norm(data: Any, weight: Any, shape: Sequence[int], eps: float, memory_efficient: bool = False) -> Any:
     """Divides by the root mean square of the last dimensions."""
-    return RmsNormFunction.apply(data, _like(weight, data), shape, eps)
+    return RmsNormFunction.apply(data, weight, shape, eps, memory_efficient)
 
 
 def _like(parameter: Any, data: Any) -> Any:

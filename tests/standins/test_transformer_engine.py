@@ -56,7 +56,8 @@ S = 8192 // world
 for kind in ("p2p", "all_gather", "a2a"):
     attention = te.DotProductAttention(16, 128, cp_comm_type=kind, attn_mask_type="causal")
     attention.set_context_parallel_group(dist.group.WORLD, list(range(world)), torch.cuda.Stream(), kind)
-    q, k, v = (torch.zeros(S, 1, 16, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
+    like = dict(device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    q, k, v = (torch.zeros(S, 1, 16, 128, **like) for _ in "qkv")
     grad = torch.zeros(S, 1, 16 * 128, device="cuda", dtype=torch.bfloat16)
     start, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     start.record()
@@ -145,8 +146,8 @@ def test_sequence_parallel_linear_layers_gather_and_scatter(tmp_path: Path) -> N
     count = {}
     for row in summary["collectives"]:
         count[row["kind"]] = count.get(row["kind"], 0) + row["count"]
-    # Column: gather forward, gather again backward, scatter of the input's gradient. Row: scatter forward, gather
-    # backward. Cross entropy: one gather of the rows' statistics.
+    # Column: gather forward, gather again backward, scatter of the input's gradient. Row: scatter forward,
+    # gather backward. Cross entropy: one gather of the rows' statistics.
     assert count["all_gather"] == 3 + 1
     assert count["reduce_scatter"] == 2
     assert summary["coverage"]["unpriced"] == 0.0

@@ -15,46 +15,20 @@ def _shape(normalized_shape: Any) -> torch.Size:
     return torch.Size(normalized_shape)
 
 
-class FusedLayerNormAffineFunction:
+class FusedLayerNormAffineFunction(normalization.LayerNormFunction):
     """`apply(input, weight, bias, normalized_shape, eps, memory_efficient)`."""
 
-    @staticmethod
-    def apply(
-        data: Any, weight: Any, bias: Any, shape: Any, eps: float, memory_efficient: Any = False
-    ) -> Any:
-        """Returns the normalized input."""
-        return normalization.layer_norm(data, weight, bias, shape, eps)
 
-
-class FusedLayerNormFunction:
-    """`apply(input, normalized_shape, eps, memory_efficient)`."""
-
-    @staticmethod
-    def apply(data: Any, shape: Any, eps: float, memory_efficient: Any = False) -> Any:
-        """Returns the normalized input."""
-        return normalization.layer_norm(data, None, None, shape, eps)
-
-
-class FusedRMSNormAffineFunction:
+class FusedRMSNormAffineFunction(normalization.RmsNormFunction):
     """`apply(input, weight, normalized_shape, eps, memory_efficient)`."""
 
-    @staticmethod
-    def apply(data: Any, weight: Any, shape: Any, eps: float, memory_efficient: Any = False) -> Any:
-        """Returns the normalized input."""
-        return normalization.rms_norm(data, weight, shape, eps)
+
+class FusedLayerNormAffineMixedDtypesFunction(normalization.LayerNormFunction):
+    """Likewise with weight and bias in fp32."""
 
 
-class FusedRMSNormFunction:
-    """`apply(input, normalized_shape, eps, memory_efficient)`."""
-
-    @staticmethod
-    def apply(data: Any, shape: Any, eps: float, memory_efficient: Any = False) -> Any:
-        """Returns the normalized input."""
-        return normalization.rms_norm(data, None, shape, eps)
-
-
-FusedLayerNormAffineMixedDtypesFunction = FusedLayerNormAffineFunction
-FusedRMSNormAffineMixedDtypesFunction = FusedRMSNormAffineFunction
+class FusedRMSNormAffineMixedDtypesFunction(normalization.RmsNormFunction):
+    """Likewise with the weight in fp32."""
 
 
 def fused_layer_norm_affine(
@@ -66,28 +40,28 @@ def fused_layer_norm_affine(
     memory_efficient: bool = False,
 ) -> Any:
     """Layer norm with weight and bias."""
-    return normalization.layer_norm(input, weight, bias, _shape(normalized_shape), eps)
+    return normalization.layer_norm(input, weight, bias, _shape(normalized_shape), eps, memory_efficient)
 
 
 def fused_layer_norm(
     input: Any, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Any:
     """Layer norm without weight and bias."""
-    return normalization.layer_norm(input, None, None, _shape(normalized_shape), eps)
+    return normalization.layer_norm(input, None, None, _shape(normalized_shape), eps, memory_efficient)
 
 
 def fused_rms_norm_affine(
     input: Any, weight: Any, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Any:
     """RMS norm with weight."""
-    return normalization.rms_norm(input, weight, _shape(normalized_shape), eps)
+    return normalization.rms_norm(input, weight, _shape(normalized_shape), eps, memory_efficient)
 
 
 def fused_rms_norm(
     input: Any, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Any:
     """RMS norm without weight."""
-    return normalization.rms_norm(input, None, _shape(normalized_shape), eps)
+    return normalization.rms_norm(input, None, _shape(normalized_shape), eps, memory_efficient)
 
 
 mixed_dtype_fused_layer_norm_affine = fused_layer_norm_affine
@@ -124,7 +98,9 @@ class FusedLayerNorm(torch.nn.Module):
 
     def forward(self, input: Any) -> Any:
         """Returns the normalized input."""
-        return normalization.layer_norm(input, self.weight, self.bias, self.normalized_shape, self.eps)
+        return normalization.layer_norm(
+            input, self.weight, self.bias, self.normalized_shape, self.eps, self.memory_efficient
+        )
 
     def extra_repr(self) -> str:
         """As torch.nn.LayerNorm."""
@@ -158,7 +134,9 @@ class FusedRMSNorm(torch.nn.Module):
 
     def forward(self, input: Any) -> Any:
         """Returns the normalized input."""
-        return normalization.rms_norm(input, self.weight, self.normalized_shape, self.eps)
+        return normalization.rms_norm(
+            input, self.weight, self.normalized_shape, self.eps, self.memory_efficient
+        )
 
     def extra_repr(self) -> str:
         """As torch.nn.RMSNorm."""

@@ -8,13 +8,22 @@ from interpose.standins import normalization
 from interpose.standins.surface import missing_names
 
 
-class FastLayerNormFN:
+class FastLayerNormFN(torch.autograd.Function):
     """`apply(x, gamma, beta, epsilon, memory_efficient)`."""
 
     @staticmethod
-    def apply(x: Any, gamma: Any, beta: Any, epsilon: float, memory_efficient: bool = False) -> Any:
+    def forward(
+        ctx: Any, x: Any, gamma: Any, beta: Any, epsilon: float, memory_efficient: bool = False
+    ) -> Any:
         """Returns the normalized input."""
-        return normalization.layer_norm(x, gamma, beta, gamma.shape, epsilon)
+        return normalization.LayerNormFunction.forward(
+            ctx, x, gamma, beta, gamma.shape, epsilon, memory_efficient
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        """Gradients of input, weight and bias."""
+        return normalization.LayerNormFunction.backward(ctx, grad)[:5]
 
 
 class FastLayerNorm(torch.nn.Module):
