@@ -21,7 +21,7 @@ def bus_limit_bytes_per_s(
       reduction in the switch), which makes bus bandwidth B; with it an all_reduce reaches 2 (n-1)/n B;
     * between nodes each node sends and receives S (m-1)/m (twice that for an all_reduce), hence
       N ((n-1)/n) / ((m-1)/m); an all_to_all carries that for each rank of the node;
-    * a broadcast, reduce or message carries S over every link it crosses.
+    * a broadcast or reduce carries S over every link it crosses, a message over the NICs of its two GPUs.
 
     None where nothing is transferred (one rank, barrier) or the cluster does not say (Gloo).
     """
@@ -47,6 +47,8 @@ def bus_limit_bytes_per_s(
     domains = {index // max(node.nvlink.domain_nodes, 1) for index in per_node}
     if len(domains) > 1:
         between = node.nics * node.nic_bandwidth_bytes_per_s
+        if operation.kind == "p2p":
+            between = max(1, node.nics // node.gpus) * node.nic_bandwidth_bytes_per_s
         if operation.kind in ("all_reduce", "all_gather", "reduce_scatter"):
             between *= (n - 1) / n / ((m - 1) / m)
         elif operation.kind == "all_to_all":

@@ -62,3 +62,5 @@ def test_limits_of_a_dgx() -> None:
     assert limit("all_reduce", (0, 8)) == pytest.approx(400e9)
     assert limit("barrier", eight) is None
     assert limit("all_reduce", (3,)) is None
+    # One message leaves by the sender's own NIC.
+    assert limit("p2p", two_nodes) == 50e9
