@@ -79,6 +79,12 @@ def enter_process(here: Environment) -> None:
         futures.install(_extension)
 
 
+def hide_leak_reports() -> None:
+    """Keeps what binding libraries say of leaks at the end of a forked process off its standard error."""
+    if _extension is not None:
+        _extension.hide_leak_reports()
+
+
 def _open_on_first_use(extension: ModuleType, torch_c: ModuleType) -> None:
     """Opens the session where the device is first used: from Python (torch.cuda._lazy_init) or from an
     operator."""

@@ -145,6 +145,8 @@ def _refresh_process_state() -> None:
     from interpose import attach, environment
 
     attach.enter_process(environment.read())
+    # The collector was frozen before the fork, so the interpreter cannot free everything at its end.
+    attach.hide_leak_reports()
 
 
 def _run(process: Process) -> None:
@@ -318,3 +320,7 @@ def serve(descriptor: int, parent: int) -> None:
     process = main(descriptor)
     if process is not None:
         _run_to_the_end(process)
+    else:
+        from interpose import attach
+
+        attach.hide_leak_reports()

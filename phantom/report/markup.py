@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from phantom.terminal.units import share
+
 Cell = str
 """Escaped HTML; text() makes it from plain text."""
 
@@ -59,10 +61,10 @@ def stack(parts: Sequence[tuple[str, float, str]], *, label: str) -> str:
 
 
 def meter(value: float, *, kind: str = "compute") -> str:
-    """A thin bar that shows a share from 0 to 1."""
+    """A share from 0 to 1 as a thin bar and in per cent."""
     width = min(max(value, 0.0), 1.0) * 100
     inner = f'<span class="{kind}" style="width:{width:.2f}%"></span>'
-    return f'<span class="meter" aria-hidden="true">{inner}</span>'
+    return f'<span class="meter" aria-hidden="true">{inner}</span><span class="part">{share(value)}</span>'
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:

@@ -10,7 +10,7 @@
     for (const [unit, scale] of [["s", 1], ["ms", 1e-3], ["us", 1e-6]]) {
       if (Math.abs(value) >= scale) return (value / scale).toPrecision(4) + " " + unit;
     }
-    return (value * 1e9).toPrecision(3) + " ns";
+    return value ? (value * 1e9).toPrecision(3) + " ns" : "0 s";
   }
   function size(value) {
     for (const [unit, scale] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {

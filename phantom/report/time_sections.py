@@ -136,7 +136,7 @@ def path(recording: Recording) -> str:
             f"<code>{m.text(s.name)}</code>",
             (count(s.count), s.count),
             (seconds(s.total_ps * 1e-12), s.total_ps),
-            (m.meter(s.total_ps / whole, kind=_COLOUR[s.kind]) + share(s.total_ps / whole), s.total_ps),
+            (m.meter(s.total_ps / whole, kind=_COLOUR[s.kind]), s.total_ps),
         ]
         for s in found[:PATH_ROWS]
     ]

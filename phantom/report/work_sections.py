@@ -29,7 +29,7 @@ def kernels(summary: Mapping[str, Any]) -> str:
             (count(k["count"]), k["count"]),
             (seconds(k["virtual_s"] / k["count"] if k["count"] else 0), k["virtual_s"] / max(k["count"], 1)),
             (seconds(k["virtual_s"]), k["virtual_s"]),
-            (m.meter(k["virtual_s"] / total) + share(k["virtual_s"] / total), k["virtual_s"]),
+            (m.meter(k["virtual_s"] / total), k["virtual_s"]),
         ]
         for k in listed
     ]
@@ -40,7 +40,7 @@ def kernels(summary: Mapping[str, Any]) -> str:
             m.text(c["class"]),
             (count(c["count"]), c["count"]),
             (seconds(c["virtual_s"]), c["virtual_s"]),
-            (m.meter(c["virtual_s"] / total) + share(c["virtual_s"] / total), c["virtual_s"]),
+            (m.meter(c["virtual_s"] / total), c["virtual_s"]),
         ]
         for c in classes
     ]
@@ -89,7 +89,7 @@ def collectives(summary: Mapping[str, Any]) -> str:
                 (rate(bandwidth), bandwidth or 0.0),
                 (rate(limit), limit or 0.0),
                 (
-                    (m.meter(reached, kind="exposed") + share(reached)) if reached is not None else "-",
+                    m.meter(reached, kind="exposed") if reached is not None else "-",
                     reached or 0.0,
                 ),
             ]
@@ -119,7 +119,7 @@ def links(recording: Recording) -> str:
             (count(k["links"]), k["links"]),
             (rate(k["capacity_bytes_per_s"]), k["capacity_bytes_per_s"]),
             (size(k["bytes"]), k["bytes"]),
-            (m.meter(k["utilisation"], kind="exposed") + share(k["utilisation"]), k["utilisation"]),
+            (m.meter(k["utilisation"], kind="exposed"), k["utilisation"]),
             (share(k["busiest_utilisation"]), k["busiest_utilisation"]),
             (share(k["peak_utilisation"]), k["peak_utilisation"]),
         ]
@@ -132,7 +132,7 @@ def links(recording: Recording) -> str:
             f"<code>{m.text(link.name)}</code>",
             (rate(link.capacity_bytes_per_s), link.capacity_bytes_per_s),
             (size(link.bytes), link.bytes),
-            (m.meter(link.utilisation, kind="exposed") + share(link.utilisation), link.utilisation),
+            (m.meter(link.utilisation, kind="exposed"), link.utilisation),
             (share(link.peak_utilisation), link.peak_utilisation),
         ]
         for link in shares[:BUSIEST_LINKS]
@@ -165,7 +165,7 @@ def memory(recording: Recording) -> tuple[str, dict[str, Any]]:
                 (m.text(rank["rank"]), rank["rank"]),
                 (size(allocated), allocated),
                 (size(reserved), reserved),
-                ((m.meter(used) + share(used)) if used is not None else "-", used or 0.0),
+                (m.meter(used) if used is not None else "-", used or 0.0),
                 "out of memory" if rank.get("oom") else "",
             ]
         )

@@ -14,14 +14,13 @@ from phantom.engine.matching import Communicator
 from phantom.engine.operations import PendingOperation
 from phantom.engine.statistics import Statistics
 from phantom.timeline.collectives import Collective, CollectiveLog, Group
-from phantom.timeline.links import LinkCurve, LinkRecord, write_links
+from phantom.timeline.links import LinkCurve, LinkRecord
 
 FILE = "collectives.msgpack"
-LINKS_FILE = "links.msgpack"
 
 
 class Recorder:
-    """Writes RUN_DIR/spool/collectives.msgpack and links.msgpack.
+    """Writes RUN_DIR/spool/collectives.msgpack.
 
     Operations that end before step `first` or start after step `last - 1` are left out, as the ranks leave
     out their kernels.
@@ -41,7 +40,6 @@ class Recorder:
         self._statistics = statistics
         self._communicators = communicators
         self._choices: dict[Operation, Choice | None] = {}
-        self._folder = folder
         self._log = CollectiveLog(folder / FILE)
         self._use = LinkUse(len(network.topology.links))
         network.keep_history = True
@@ -76,6 +74,8 @@ class Recorder:
         choice = self._choice(carried)
         kind = carried.direction if operation.kind == "transfer" else operation.kind
         posts = [operation.posts[side] for side in sorted(operation.posts)]
+        if operation.kind == "p2p":
+            posts.sort(key=lambda post: post.rank != carried.source)  # the sender first
         flight = self._network.finished(operation.op_id)
         if flight is not None:
             self._use.add(flight)
@@ -99,14 +99,14 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Ends the files."""
-        self._log.close()
+        """Writes what the links carried and ends the file."""
         links = self._network.topology.links
         curves = tuple(
             LinkCurve(links[i].name, links[i].capacity_bytes_per_s, self._use.curve(i))
             for i in self._use.used().tolist()
         )
-        write_links(self._folder / LINKS_FILE, LinkRecord(self._use.begin_ps or 0, self._use.bin_ps, curves))
+        self._log.links(LinkRecord(self._use.begin_ps or 0, self._use.bin_ps, curves))
+        self._log.close()
 
     def _is_wanted(self, start_ps: int, end_ps: int) -> bool:
         counts, ends_ps = self._statistics.step_count_by_rank, self._statistics.step_end_ps

@@ -11,8 +11,10 @@ from rich.table import Table
 
 from phantom.terminal.units import count, rate, seconds, share, size
 
+TITLE = "Simulated run"
 WARNINGS_SHOWN = 8
-TOP = 5
+TOP, TOP_COPIES = 5, 3
+HOST_COPIES = {"h2d": "host to device", "d2h": "device to host"}
 
 Row = tuple[str, str]
 
@@ -122,6 +124,7 @@ def kernel_rows(summary: Mapping[str, Any], limit: int = TOP) -> list[tuple[str,
 
 def collective_rows(summary: Mapping[str, Any], limit: int = TOP) -> list[tuple[str, ...]]:
     """The collectives with most time: kind, ranks, size, count, time each, choice, bus bandwidth, limit."""
+    found = [c for c in summary.get("collectives") or [] if c["kind"] not in HOST_COPIES]
     return [
         (
             c["kind"],
@@ -133,7 +136,22 @@ def collective_rows(summary: Mapping[str, Any], limit: int = TOP) -> list[tuple[
             rate(c.get("bus_bandwidth_bytes_per_s")),
             rate(c.get("bus_limit_bytes_per_s")),
         )
-        for c in (summary.get("collectives") or [])[:limit]
+        for c in found[:limit]
+    ]
+
+
+def copy_rows(summary: Mapping[str, Any], limit: int = TOP_COPIES) -> list[tuple[str, ...]]:
+    """The copies between host and device with most time: direction, size, count, time each, bandwidth."""
+    found = [c for c in summary.get("collectives") or [] if c["kind"] in HOST_COPIES]
+    return [
+        (
+            HOST_COPIES[c["kind"]],
+            size(c["bytes"]),
+            count(c["count"]),
+            seconds(c["virtual_s"] / c["count"] if c["count"] else None),
+            rate(c.get("bus_bandwidth_bytes_per_s")),
+        )
+        for c in found[:limit]
     ]
 
 
@@ -148,11 +166,12 @@ COLLECTIVE_COLUMNS = (
     "bus bandwidth",
     "limit",
 )
+COPY_COLUMNS = ("copy", "size", "count", "time each", "bandwidth")
 
 
 def final_table(summary: Mapping[str, Any]) -> RenderableType:
     """The result as a rich renderable."""
-    figures = Table(show_header=False, title="Simulated run", title_justify="left")
+    figures = Table(show_header=False, title=TITLE, title_justify="left")
     for label, value in rows(summary):
         figures.add_row(label, value)
     parts: list[RenderableType] = [figures]
@@ -170,6 +189,7 @@ def _lists(summary: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], list[
     lists = [
         ("Kernels with most time, all ranks", KERNEL_COLUMNS, kernel_rows(summary)),
         ("Collectives with most time", COLLECTIVE_COLUMNS, collective_rows(summary)),
+        ("Copies with most time", COPY_COLUMNS, copy_rows(summary)),
     ]
     return [entry for entry in lists if entry[2]]
 
@@ -178,7 +198,7 @@ def plain(summary: Mapping[str, Any]) -> str:
     """The result as text without control characters, for files and pipes."""
     figures = rows(summary)
     width = max(len(label) for label, _ in figures)
-    lines = [f"{label:<{width}}  {value}" for label, value in figures]
+    lines = ["", TITLE, *(f"{label:<{width}}  {value}" for label, value in figures)]
     for title, columns, entries in _lists(summary):
         widths = [max(len(row[i]) for row in [columns, *entries]) for i in range(len(columns))]
         lines += ["", title]

@@ -1,4 +1,4 @@
-"""The simulator's record of collectives and messages, RUN_DIR/spool/collectives.msgpack."""
+"""The simulator's record of collectives, messages and links, RUN_DIR/spool/collectives.msgpack."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgpack
+
+from phantom.timeline.links import LinkRecord, packed, unpacked
 
 VERSION = 1
 
@@ -88,6 +90,11 @@ class CollectiveLog:
             ]
         )
 
+    def links(self, record: LinkRecord) -> None:
+        """Notes what the links carried; once, at the end."""
+        for each in packed(record):
+            self._write(each)
+
     def close(self) -> None:
         """Ends the file."""
         if self._file is not None:
@@ -100,10 +107,17 @@ def read_collectives(path: Path) -> tuple[dict[str, Group], list[Collective]]:
 
     Raises ValueError where the file is of another version.
     """
+    groups, collectives, _ = read_all(path)
+    return groups, collectives
+
+
+def read_all(path: Path) -> tuple[dict[str, Group], list[Collective], LinkRecord]:
+    """As read_collectives, and what the links carried."""
     groups: dict[str, Group] = {}
     collectives: list[Collective] = []
+    links: list[list[Any]] = []
     if not path.exists():
-        return groups, collectives
+        return groups, collectives, LinkRecord()
     with open(path, "rb") as file:
         for record in msgpack.Unpacker(file, raw=False, max_buffer_size=1 << 31):
             if record[0] == "header" and record[1].get("version") != VERSION:
@@ -115,8 +129,10 @@ def read_collectives(path: Path) -> tuple[dict[str, Group], list[Collective]]:
                 counts = record[14] and tuple(tuple(row) for row in record[14])
                 fields = [*record[1:6], members, *record[7:14], counts]
                 collectives.append(Collective(*fields))
+            elif record[0] in ("links", "link"):
+                links.append(record)
     collectives.sort(key=lambda c: (c.start_ps, c.end_ps, c.comm, c.seq))
-    return groups, collectives
+    return groups, collectives, unpacked(links)
 
 
 def by_member(collectives: Iterable[Collective]) -> dict[tuple[int, int], list[Collective]]:

@@ -1,15 +1,13 @@
-"""What each link of the cluster carried over time, RUN_DIR/spool/links.msgpack."""
+"""What each link of the cluster carried over time, at the end of RUN_DIR/spool/collectives.msgpack."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
-
-VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,29 +43,20 @@ class LinkRecord:
         return float(link.bytes[first:last].max(initial=0.0)) / (self.bin_ps * 1e-12)
 
 
-def write_links(path: Path, record: LinkRecord) -> None:
-    """Writes the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = {"version": VERSION, "begin_ps": record.begin_ps, "bin_ps": record.bin_ps}
-    with open(path, "wb") as file:
-        file.write(msgpack.packb(["header", header]))
-        for link in record.links:
-            values = link.bytes.astype("<f8").tobytes()
-            file.write(msgpack.packb(["link", link.name, link.capacity_bytes_per_s, values]))
+def packed(record: LinkRecord) -> Iterator[list[Any]]:
+    """The records of the file: what the bins are, then each link."""
+    yield ["links", {"begin_ps": record.begin_ps, "bin_ps": record.bin_ps}]
+    for link in record.links:
+        yield ["link", link.name, link.capacity_bytes_per_s, link.bytes.astype("<f8").tobytes()]
 
 
-def read_links(path: Path) -> LinkRecord:
-    """Reads the file; a missing one gives an empty record. Raises ValueError for another version."""
-    if not path.exists():
-        return LinkRecord()
-    links = []
+def unpacked(records: Iterable[list[Any]]) -> LinkRecord:
+    """The other way round; others are passed over, and without any the record is empty."""
     header: dict[str, int] = {}
-    with open(path, "rb") as file:
-        for record in msgpack.Unpacker(file, raw=False, max_buffer_size=1 << 31):
-            if record[0] == "header":
-                header = record[1]
-                if header.get("version") != VERSION:
-                    raise ValueError(f"{path}: version {header.get('version')}, this program reads {VERSION}")
-            elif record[0] == "link":
-                links.append(LinkCurve(record[1], record[2], np.frombuffer(record[3], dtype="<f8")))
-    return LinkRecord(header["begin_ps"], header["bin_ps"], tuple(links))
+    links = []
+    for record in records:
+        if record[0] == "links":
+            header = record[1]
+        elif record[0] == "link":
+            links.append(LinkCurve(record[1], record[2], np.frombuffer(record[3], dtype="<f8")))
+    return LinkRecord(header["begin_ps"], header["bin_ps"], tuple(links)) if header else LinkRecord()

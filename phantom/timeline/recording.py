@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from phantom.timeline.collectives import Collective, Group, by_member, read_collectives
-from phantom.timeline.links import LinkRecord, read_links
+from phantom.timeline.collectives import Collective, Group, by_member, read_all
+from phantom.timeline.links import LinkRecord
 from phantom.timeline.spool import RankSpool, read_rank
 
 SPOOL = "spool"
@@ -98,6 +98,5 @@ def load(folder: Path, *, detail: bool = True) -> Recording:
     for file in sorted(spool.glob("rank-*.msgpack")):
         read = read_rank(file)
         ranks[read.rank] = read
-    groups, collectives = read_collectives(spool / "collectives.msgpack")
-    links = read_links(spool / "links.msgpack")
+    groups, collectives, links = read_all(spool / "collectives.msgpack")
     return Recording(folder, summary, dict(sorted(ranks.items())), groups, collectives, links)

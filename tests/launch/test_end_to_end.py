@@ -172,6 +172,28 @@ dist.init_process_group("gloo", rank=0, world_size=2, init_method="file:///tmp/n
     assert "--launch node" in done.stderr
 
 
+AT_EXIT = """
+import atexit, sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+try:
+    import triton._C.libtriton  # lists what a process does not free
+except ImportError:
+    pass
+class Global:
+    def __del__(self):
+        print("freed", file=sys.stderr, flush=True)
+kept = Global()
+atexit.register(print, "at exit", flush=True)
+sys.exit(3)
+"""
+
+
+def test_a_rank_ends_as_python_does_and_says_nothing_of_its_own(real: Phantom) -> None:
+    done = real.run("run", "-G", "1", "--out", "out", real.script("train.py", AT_EXIT))
+    assert done.returncode == 3
+    assert (real.folder / "out" / "ranks" / "0.log").read_text() == "at exit\nfreed\n"
+
+
 def test_a_rank_that_contradicts_its_place_is_told(real: Phantom) -> None:
     text = """
 import torch, torch.distributed as dist

@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 
 from phantom.timeline.collectives import Collective, CollectiveLog, Group
-from phantom.timeline.links import LinkCurve, LinkRecord, write_links
+from phantom.timeline.links import LinkCurve, LinkRecord
 from phantom.timeline.spool import MEMORY_ROW, SPAN_ROW, WAIT_ROW
 
 US = 1_000_000  # ps
@@ -259,7 +259,7 @@ def write_run(
     writer.group(Group("world", "default_pg", tuple(range(ranks)), "nccl"))
     for collective in log:
         writer.add(collective)
+    writer.links(links_of(ranks, log))
     writer.close()
-    write_links(spool / "links.msgpack", links_of(ranks, log))
     (folder / "summary.json").write_text(json.dumps(summary_of(states, log)))
     return states, log

@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
+from netsim.collectives import WIRE_FACTOR
 from phantom.serve import Server
-from phantom.timeline.collectives import read_collectives
+from phantom.timeline.collectives import read_all, read_collectives
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire.records import pack
@@ -24,7 +25,13 @@ def _open(stub: Any, **content: Any) -> dict[str, Any]:
     return dict(json.loads(stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20).json))
 
 
-def _rank(stub: Any, rank: int) -> tuple[queue.SimpleQueue[bytes | None], Any]:
+def _messages(rank: int) -> list[list[Any]]:
+    """Each rank sends to the other, in one launch each way."""
+    both = [[1 - rank, is_send, 0, 1 << 20, "float32", None, False] for is_send in (rank == 0, rank != 0)]
+    return [[7, 90, "c", [0, 0, 10**10], 0, 10**10, both, None]]
+
+
+def _rank(stub: Any, rank: int, *, messaging: bool = False) -> tuple[queue.SimpleQueue[bytes | None], Any]:
     out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def batches() -> Iterator[messages.RankBatch]:
@@ -37,7 +44,8 @@ def _rank(stub: Any, rank: int) -> tuple[queue.SimpleQueue[bytes | None], Any]:
         node, now = step + 1, 10**9 * step + 1000 * rank
         collective = [5, node, "c", step, kind, "float32", 1 << 20, -1, [0, 0, now], 0, now, None, None]
         records += [collective, [14, step, [node, 0, 0], 0, now + 1]]
-    records += [[8, 1, 0, [len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"], [17, {}]]
+    records += _messages(rank) if messaging else []
+    records += [[8, 1, 0, [90 if messaging else len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"], [17, {}]]
     out.put(pack(*records))
     return out, stub.Session(batches())
 
@@ -66,6 +74,27 @@ def test_collectives_are_recorded_with_their_members(
         assert c.algorithm
         assert c.channels > 0
         assert 0 < c.bus_bandwidth_bytes_per_s < 450e9
+
+
+def test_messages_name_the_sender_first_and_links_carry_their_bytes(tmp_path: Path) -> None:
+    spool = {"folder": str(tmp_path / "spool"), "steps": [0, 1 << 62]}
+    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        stub = service.SimulatorStub(channel)
+        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        sessions = [_rank(stub, rank, messaging=True) for rank in range(2)]
+        for out, replies in sessions:
+            out.put(None)
+            assert list(replies)
+        stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+    _, collectives, record = read_all(tmp_path / "spool" / "collectives.msgpack")
+    sent = [c.members for c in collectives if c.kind == "send_recv"]
+    assert sorted(sent) == [((0, 90), (1, 90)), ((1, 90), (0, 90))]
+    by_name = {link.name: link.bytes.sum() for link in record.links}
+    collective = sum(
+        c.size_bytes * c.bus_factor * WIRE_FACTOR[c.protocol] for c in collectives if c.kind != "send_recv"
+    )
+    for rank in range(2):
+        assert by_name[f"node0/gpu{rank}->node0/nvswitch"] == pytest.approx(collective + (1 << 20), rel=1e-3)
 
 
 @pytest.mark.parametrize("fetched", [True, False])
