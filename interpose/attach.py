@@ -11,6 +11,7 @@ from typing import Any
 
 from interpose import (
     clocks,
+    cpu_defaults,
     distributed,
     environment,
     futures,
@@ -61,6 +62,9 @@ def attach() -> None:
     after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
     after_import("deepspeed.ops.op_builder.builder", lambda found: deepspeed.watch_builders(found, extension))
     triton_install(extension, here.state)
+    if here.config.get("blocking_launches"):
+        after_import("torch.optim.optimizer", cpu_defaults.keep_loops)
+        after_import("torch.optim.swa_utils", cpu_defaults.keep_loops)
     os.register_at_fork(after_in_child=_forked)
     enter_process(here)
 

@@ -8,6 +8,7 @@ after they ran, before anybody copies names out of them.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -79,6 +80,11 @@ def install(*, before: Callable[[], None] | None = None) -> None:
 
     Raises RuntimeError where torch.cuda has been imported already: nothing could be attached any more.
     """
+    if os.environ.get("PHANTOM") == "record":  # a real run: `phantom record`
+        from interpose import recorder
+
+        recorder.install()
+        return
     if "torch.cuda" in sys.modules:
         raise RuntimeError("phantom must be attached before torch.cuda is imported")
     from interpose.standins import finder

@@ -268,7 +268,7 @@ def complete(result: Fit) -> Fit:
         own = {
             f.name: getattr(timing[key], f.name) for f in fields(ProtocolTiming) if (key, f.name) in fitted
         }
-        if slower and "inter_us" not in own and key != "gloo":
+        if slower and "inter_us" not in own and not key.startswith("gloo"):
             own["inter_us"] = float(f"{constants[key].inter_us * slower:.4g}")
             fitted.add((key, "inter_us"))
         timing[key] = replace(old, **own)

@@ -101,8 +101,9 @@ class Planner:
                 bus_factor=1.0,
                 estimate_s=estimate,
             )
-        if op.backend == "gloo" or len(op.ranks) < 2:
-            name = "gloo" if op.backend == "gloo" else "copy"
+        hosted = self._hosted(op)
+        if hosted or len(op.ranks) < 2:
+            name = "gloo" if hosted else "copy"
             return Choice(
                 algorithm=name, protocol="-", channels=0, threads=0, bus_factor=factor, estimate_s=estimate
             )
@@ -161,6 +162,10 @@ class Planner:
             self._models[group.shape] = found
         return found
 
+    def _hosted(self, op: Operation) -> bool:
+        """Whether Gloo carries it: between hosts' memories, or where the CPU is the device."""
+        return op.backend == "gloo" or self.topology.cluster.gpu.is_cpu
+
     def _plan(self, op: Operation) -> list[Part]:
         if op.size_bytes < 0:
             raise OperationError(f"{op.kind}: {op.size_bytes} bytes: must not be negative")
@@ -173,7 +178,7 @@ class Planner:
                 f"unknown kind {op.kind!r}; allowed: {', '.join(COLLECTIVE_KINDS)}, p2p, transfer"
             )
         group = self.group(op.ranks)
-        if op.backend == "gloo":
+        if self._hosted(op):
             return self._messages.gloo(op, group.members)
         if group.shape.ranks < 2:
             if op.kind in IN_PLACE_KINDS:

@@ -52,9 +52,9 @@ class MessageParts:
         """One send with its recv."""
         self.topology.check_rank(op.source)
         self.topology.check_rank(op.destination)
-        if op.backend == "gloo":
+        if op.backend == "gloo" or self.cluster.gpu.is_cpu:
             apart = self.topology.node_of(op.source) != self.topology.node_of(op.destination)
-            return [self._host_time(1, 1.0, op.size_bytes, apart)]
+            return [self._host_time("gloo_p2p", 1, 1.0, op.size_bytes, apart)]
         if op.source == op.destination:
             return [self.local_copy(op.size_bytes)]
         hops = self.topology.path(op.source, op.destination, key=self.seed, pxn=self.pxn)
@@ -223,13 +223,15 @@ class MessageParts:
         steps = {"all_reduce": 2 * (count - 1), "barrier": count.bit_length()}.get(op.kind, max(0, count - 1))
         factor = 2.0 * (count - 1) / count if op.kind == "all_reduce" else 1.0
         size = 0 if op.kind == "barrier" else op.size_bytes
-        return [self._host_time(steps, factor, size, len(members) > 1)]
+        key = f"gloo_{op.kind}"
+        timing = key if key in self.cluster.nccl.timing else "gloo"
+        return [self._host_time(timing, steps, factor, size, len(members) > 1)]
 
-    def _host_time(self, steps: int, factor: float, size_bytes: int, apart: bool) -> Part:
+    def _host_time(self, key: str, steps: int, factor: float, size_bytes: int, apart: bool) -> Part:
         """Time of `steps` Gloo steps that move `factor` times the size, over memory or the NIC; loads no
         links.
         """
-        t = self.cluster.nccl.timing["gloo"]
+        t = self.cluster.nccl.timing[key]
         hop = t.inter_us if apart else t.intra_us
         memory = self.cluster.node.pcie.p2p_bandwidth_bytes_per_s
         rate = min(memory, self.cluster.node.nic_bandwidth_bytes_per_s or memory) if apart else memory

@@ -16,7 +16,12 @@ TIMING_KEYS = (
     "nvlstree_simple",
     "pat_simple",
     "gloo",
+    "gloo_all_gather",
+    "gloo_reduce_scatter",
+    "gloo_broadcast",
+    "gloo_p2p",
 )
+"""`gloo` stands for all_reduce and whatever has no entry of its own."""
 
 # Fitted on a100-azure-nd, see docs/network.md.
 CHANNEL_US = 8.2
@@ -46,7 +51,7 @@ def nccl_constants_as_timing(*, nvlink: bool, net_latency_us: float = 0.0) -> di
     result = {}
     where = "nvlink" if nvlink else "pcie"
     for key in TIMING_KEYS:
-        if key == "gloo":
+        if key.startswith("gloo"):
             result[key] = GLOO
             continue
         algorithm, protocol = key.split("_")

@@ -34,6 +34,11 @@ class GpuSpec:
     peak_flops: Mapping[str, float]
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether the CPU itself is the device: ranks talk by Gloo, host copies are none."""
+        return self.preset == "cpu"
+
+    @property
     def compute_capability(self) -> int:
         """Compute capability as NCCL writes it: 80, 90, 100."""
         return 10 * self.capability[0] + self.capability[1]

@@ -115,6 +115,8 @@ int64_t chooseAttention(const at::Tensor& query, const at::Tensor& key, const at
   const sdp_params p{query, key, value, mask, dropout, causal, gqa};
   preferCudnnOnce();
   const auto& context = at::globalContext();
+  // The CPU as the device: its flash kernel knows no dropout (native/transformers/sdp_utils_cpp.cpp, check_for_dropout).
+  if (config().blocking_launches && dropout > 0 && context.userEnabledMathSDP()) return int64_t(at::SDPBackend::math);
   for (at::SDPBackend backend : at::globalContext().sDPPriorityOrder()) {
     switch (backend) {
       case at::SDPBackend::cudnn_attention:

@@ -79,6 +79,7 @@ void readConfig(const py::dict& given) {
   c.unknown_values = unknown == "healthy" ? UnknownValues::kHealthy : unknown == "zeros" ? UnknownValues::kZeros : UnknownValues::kError;
   take(given, "values", c.values);
   take(given, "launch_queue", c.launch_queue);
+  take(given, "blocking_launches", c.blocking_launches);
   take(given, "lazy_host_bytes", c.lazy_host_bytes);
   take(given, "seed", c.seed);
   take(given, "h2d_bytes_per_s", c.h2d_bytes_per_s);
@@ -171,6 +172,7 @@ void bindClocks(py::module_& m) {
   m.def("clock_now_ps", [] { return thisThreadClock().now_ps.load(); });
   m.def("clock_advance_ps", [](Picoseconds by) { thisThreadClock().advance(by); });
   m.def("clock_read_ps", [] {   // a script looks at the time: costs a little, so that polling ends
+    const HookScope scope;
     chargeHost(HostWork::kTimeRead);
     return thisThreadClock().now_ps.load();
   });

@@ -72,12 +72,42 @@ thread_local ThreadKind t_kind = ThreadKind::kUnknown;
 thread_local Clock* t_clock = nullptr;
 thread_local uint64_t t_generation = 0;
 thread_local Picoseconds t_start_ps = -1;
+// cpu_time=measured: this thread's CPU time when it last left a hook (-1: it has not been in one), and how many hooks
+// it is in. Of the thread and not of its clock, since an autograd thread goes on with another thread's clock.
+thread_local Picoseconds t_cpu_time_ns = -1;
+thread_local int t_hooks = 0;
 
 Picoseconds threadCpuTimeNs() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return Picoseconds(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
+
+// What two readings in a row are apart: half of each reading lies in the script's time.
+Picoseconds readingCostNs() {
+  static const Picoseconds cost_ns = [] {
+    Picoseconds least = INT64_MAX;
+    for (int i = 0; i < 100; ++i) {
+      const Picoseconds before_ns = threadCpuTimeNs();
+      least = std::min(least, threadCpuTimeNs() - before_ns);
+    }
+    return least;
+  }();
+  return cost_ns;
+}
+
+// Charges what this thread has computed since it left the last hook.
+void chargeMeasured(Clock& clock) {
+  const Picoseconds reading_ns = readingCostNs();
+  const Picoseconds now_ns = threadCpuTimeNs();
+  if (t_cpu_time_ns >= 0) {
+    const Picoseconds own_ns = now_ns - t_cpu_time_ns - reading_ns;
+    if (own_ns > 0) clock.advance(own_ns * 1000);
+  }
+  t_cpu_time_ns = now_ns;
+}
+
+bool measured() { return config().cpu_time == CpuTime::kMeasured; }
 
 Picoseconds modelledCost(HostWork kind) {
   const HostModel& host = config().host;
@@ -133,7 +163,7 @@ Clock& thisThreadClock() {
   if (start_ps < 0) start_ps = main != nullptr ? main->now_ps.load() : 0;
   t_clock = &g_registry->ofThread(uint64_t(pthread_self()), start_ps, true);
   t_generation = g_generation;
-  if (config().cpu_time == CpuTime::kMeasured) t_clock->cpu_time_ns = threadCpuTimeNs();
+  if (measured() && t_cpu_time_ns < 0) t_cpu_time_ns = threadCpuTimeNs();
   return *t_clock;
 }
 
@@ -172,12 +202,9 @@ void chargeHost(HostWork kind) {
   Clock& clock = thisThreadClock();
   switch (config().cpu_time) {
     case CpuTime::kModel: clock.advance(modelledCost(kind)); break;
-    case CpuTime::kMeasured: {
-      const Picoseconds now_ns = threadCpuTimeNs();
-      if (clock.cpu_time_ns >= 0 && now_ns > clock.cpu_time_ns) clock.advance((now_ns - clock.cpu_time_ns) * 1000);
-      clock.cpu_time_ns = now_ns;
+    case CpuTime::kMeasured:
+      if (t_hooks == 0) chargeMeasured(clock);   // else charged where the outermost hook began
       break;
-    }
     case CpuTime::kNone:
       if (kind == HostWork::kQuery || kind == HostWork::kTimeRead) clock.advance(modelledCost(kind));   // polling must end
       break;
@@ -185,7 +212,15 @@ void chargeHost(HostWork kind) {
 }
 
 void hookLeft() {
-  if (config().cpu_time == CpuTime::kMeasured) thisThreadClock().cpu_time_ns = threadCpuTimeNs();
+  if (measured() && t_hooks == 0) t_cpu_time_ns = threadCpuTimeNs();
+}
+
+HookScope::HookScope() {
+  if (t_hooks++ == 0 && measured()) chargeMeasured(thisThreadClock());
+}
+
+HookScope::~HookScope() {
+  if (--t_hooks == 0 && measured()) t_cpu_time_ns = threadCpuTimeNs();
 }
 
 void forEachClock(const std::function<void(Clock&)>& visit) {
@@ -205,6 +240,7 @@ void resetClocksAfterFork() {
   g_registry = new Registry;
   ++g_generation;
   t_start_ps = -1;
+  t_cpu_time_ns = -1;
 }
 
 }  // namespace phantom

@@ -15,7 +15,6 @@ struct Clock {
   std::atomic<Picoseconds> reported_ps{-1}; // last value that the simulator knows
   std::atomic<bool> claimed{false};         // its thread has used it
   std::atomic<bool> waiting{false};         // blocked in a request: the simulator knows, and moves it
-  Picoseconds cpu_time_ns = -1;             // cpu_time=measured: thread CPU time at the last exit from a hook
 
   void advance(Picoseconds by_ps) { now_ps.fetch_add(by_ps, std::memory_order_relaxed); }
   void notBefore(Picoseconds time_ps) {
@@ -41,6 +40,16 @@ void resetClocksAfterFork();
 enum class HostWork { kOperator, kView, kCollective, kQuery, kSync, kStore, kTimeRead };
 void chargeHost(HostWork kind);
 void hookLeft();                           // cpu_time=measured: what follows is the script's own time
+
+// A stay inside one of our hooks. Under cpu_time=measured the script's time ends where the outermost one begins and goes
+// on where it ends, so that looking up metadata, asking for costs and the like is nobody's time.
+class HookScope {
+ public:
+  HookScope();
+  ~HookScope();
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+};
 
 void forEachClock(const std::function<void(Clock&)>& visit);
 Picoseconds earliestClock();               // no thread will launch anything before this

@@ -41,6 +41,7 @@ struct Config {
   UnknownValues unknown_values = UnknownValues::kHealthy;
   bool values = true;
   int64_t launch_queue = 1024;
+  bool blocking_launches = false;   // the device is the CPU: a call returns when its kernel has ended, host copies are none
   int64_t lazy_host_bytes = int64_t(16) << 20;  // CPU initialisations above this leave their pages untouched
   uint64_t seed = 0;
   double h2d_bytes_per_s = 55e9;               // pinned; pageable is slower, see Copy.cpp

@@ -31,6 +31,7 @@ bool pinned(const at::Tensor& host) {
 
 // Moves `bytes` over PCIe on the device's current stream.
 void transfer(const char* direction, size_t bytes, bool is_pinned, c10::DeviceIndex device) {
+  if (config().blocking_launches) return;   // the CPU's memory is the device's: `.to(device)` copies nothing there
   const c10::StreamId stream = currentStream(device);
   if (bytes >= kShownToNetwork && sessionOpen()) {
     NodePtr node = newNode();
@@ -77,7 +78,6 @@ void hostToDevice(torch::jit::Stack& stack, const at::Tensor& self, const at::Te
     if (waits) synchronize(streamTail(self.device().index(), currentStream(self.device().index())), "copy from the host");
   }
   values.finish({});
-  hookLeft();
 }
 
 void deviceToHost(const at::Tensor& self, const at::Tensor& source, bool non_blocking) {
@@ -95,7 +95,6 @@ void deviceToHost(const at::Tensor& self, const at::Tensor& source, bool non_blo
     settleHostCopies();
     fillHost(self, source, "copy to the host");
   }
-  hookLeft();
 }
 
 // Runs on the source's stream; both streams wait for each other, as the CUDA build's peer copy does.
@@ -110,6 +109,7 @@ void deviceToDevice(torch::jit::Stack& stack, const at::Tensor& self, const at::
 class CopyKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const HookScope scope;
     const size_t base = stack->size() - 3;
     const at::Tensor self = (*stack)[base].toTensor();
     const at::Tensor source = (*stack)[base + 1].toTensor();
@@ -131,6 +131,7 @@ class CopyKernel final : public c10::OperatorKernel {
 };
 
 at::Scalar localScalar(const at::Tensor& self) {
+  const HookScope scope;
   chargeHost(HostWork::kOperator);
   const c10::DeviceIndex device = self.device().index();
   transfer("d2h", self.itemsize(), true, device);
@@ -139,7 +140,6 @@ at::Scalar localScalar(const at::Tensor& self) {
   std::optional<at::Tensor> value = awaitValue(self);
   countGuessedRead(self, "item");
   if (!value) value = healthyValue(self, "item");
-  hookLeft();
   return value->item();
 }
 

@@ -3,6 +3,7 @@
 #include "KernelRequest.h"
 
 #include "Allocator.h"
+#include "Clock.h"
 #include "Device.h"
 #include "Dispatch.h"
 #include "DispatchGuards.h"
@@ -208,6 +209,7 @@ std::vector<at::Tensor> buildOutputs(const Call& call, const MetadataEntry& entr
 
 void runVirtual(const OperatorInfo& info, torch::jit::Stack& stack) {
   g_operators.fetch_add(1, std::memory_order_relaxed);
+  const HookScope scope;
   Call call(info, stack);
   EntryPtr entry = findMetadata(call.key);
   if (!entry || entry->cost_generation != costGeneration()) {

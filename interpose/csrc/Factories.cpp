@@ -24,6 +24,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<c10::ScalarType> dtype, std
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(c10::kStrided) == c10::kStrided, "empty: layout ", *layout, " is not supported on the virtual GPU");
   for (int64_t n : size) TORCH_CHECK(n >= 0, "Trying to create tensor with negative dimension ", n, ": ", size);
+  const HookScope scope;
   chargeHost(HostWork::kView);
   at::Tensor out;
   if (!format || *format == at::MemoryFormat::Contiguous) {
@@ -39,7 +40,6 @@ at::Tensor empty(at::IntArrayRef size, std::optional<c10::ScalarType> dtype, std
     out = makeVirtual(shape.sizes(), shape.strides(), dtypeOr(dtype), where(device));
   }
   markUninitialised(out);
-  hookLeft();
   return out;
 }
 
@@ -48,10 +48,10 @@ at::Tensor emptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(size.size() == stride.size(), "dimensionality of sizes (", size.size(), ") must match dimensionality of strides (", stride.size(), ")");
   for (int64_t n : size) TORCH_CHECK(n >= 0, "Trying to create tensor with negative dimension ", n, ": ", size);
+  const HookScope scope;
   chargeHost(HostWork::kView);
   at::Tensor out = makeVirtual(size, stride, dtypeOr(dtype), where(device));
   markUninitialised(out);
-  hookLeft();
   return out;
 }
 

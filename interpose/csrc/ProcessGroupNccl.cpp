@@ -105,6 +105,7 @@ void ProcessGroupNccl::begin(const c10::Device& device) {
 }
 
 WorkPtr ProcessGroupNccl::collective(Call call, bool async_op) {
+  const HookScope scope;
   const c10::Device device = call.sample().device();
   checkNcclType(call.sample().scalar_type());
   if (call.reduce) ncclReduceOp(*call.reduce, call.sample().scalar_type());   // throws what NCCL cannot do
@@ -138,7 +139,7 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
   if (async_op) streamWait(device.index(), stream, streamTail(device.index(), current));
 
   auto work = c10::make_intrusive<WorkNccl>(device, getRank(), type, sequence_, title, first.inputs);
-  work->blocking_wait_ = blocking_wait_;
+  work->blocking_wait_ = blocking_wait_ || config().blocking_launches;
   work->timing_ = timing_;
   for (Call& call : calls) {
     work->outputs_.insert(work->outputs_.end(), call.outputs.begin(), call.outputs.end());
@@ -175,7 +176,10 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
     if (call.after) call.after();
   }
   work->launched(stream, before);
-  if (!async_op) return nullptr;
+  if (!async_op) {
+    if (config().blocking_launches) waitFor(streamTail(device.index(), stream), title);   // as Gloo does
+    return nullptr;
+  }
   return work;
 }
 
@@ -266,6 +270,7 @@ void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, const NodePtr&
 }
 
 WorkPtr ProcessGroupNccl::pointToPoint(Transfer transfer) {
+  const HookScope scope;
   const c10::Device device = transfer.tensor.device();
   TORCH_CHECK(transfer.peer >= 0 && transfer.peer < getSize(), "Invalid rank ", transfer.peer, " for a group of ", getSize());
   checkNcclType(transfer.tensor.scalar_type());
@@ -315,7 +320,7 @@ WorkPtr ProcessGroupNccl::launchTransfers(Channel& own, c10::Device device, cons
     if (records[i].value_later) supplyLater(node, uint32_t(i), messages[i]);
   }
   auto work = c10::make_intrusive<WorkNccl>(device, getRank(), type, p2p_sequence_, title, Tensors{});
-  work->blocking_wait_ = blocking_wait_;
+  work->blocking_wait_ = blocking_wait_ || config().blocking_launches;
   work->timing_ = timing_;
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (receivers[i]) receivers[i]->bind(messages[i]);
@@ -335,6 +340,7 @@ void ProcessGroupNccl::startCoalescing() {
 }
 
 WorkPtr ProcessGroupNccl::endCoalescing() {
+  const HookScope scope;
   coalescing_ = false;
   std::vector<Call> calls;
   std::vector<Transfer> transfers;

@@ -36,6 +36,7 @@ bool WorkNccl::isCompleted() {
 }
 
 void WorkNccl::synchronize() {
+  const HookScope scope;
   throwIfAborted();
   chargeHost(HostWork::kQuery);   // one cudaStreamWaitEvent
   streamWait(device_.index(), currentStream(device_.index()), end_);

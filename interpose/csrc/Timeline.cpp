@@ -70,6 +70,14 @@ void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, 
     s->queue[s->next] = s->tail;
     s->next = (s->next + 1) % depth;
   }
+  if (!config().blocking_launches) return;
+  Tail end = s->tail;
+  hold.unlock();
+  if (end.known()) {   // the common case: no wait worth a record
+    clock.notBefore(end.bound_ps);
+  } else {
+    waitFor(std::move(end), "the CPU runs a kernel");
+  }
 }
 
 Tail streamTail(DeviceIndex device, StreamId stream) {
@@ -147,7 +155,12 @@ Tail occupyStream(DeviceIndex device, StreamId stream, const NodePtr& node, cons
 }
 
 void synchronize(Tail tail, const char* why) {
+  const HookScope scope;
   chargeHost(HostWork::kSync);
+  waitFor(std::move(tail), why);
+}
+
+void waitFor(Tail tail, const char* why) {
   Clock& clock = thisThreadClock();
   const bool keep = spoolKeepsNow();
   const Picoseconds from_ps = clock.now_ps.load();
@@ -176,6 +189,7 @@ void synchronize(Tail tail, const char* why) {
 }
 
 bool query(Tail tail) {
+  const HookScope scope;
   chargeHost(HostWork::kQuery);
   Clock& clock = thisThreadClock();
   const Picoseconds now_ps = clock.now_ps.load();

@@ -37,6 +37,8 @@ Tail occupyStream(DeviceIndex device, StreamId stream, const NodePtr& node, cons
 
 // Blocks the calling thread (without the GIL) until `tail` has ended and moves its clock there. `why` is shown to users.
 void synchronize(Tail tail, const char* why);
+// The same at no host cost of its own: a call that returns only when its work has ended.
+void waitFor(Tail tail, const char* why);
 // Whether `tail` has ended at the calling thread's clock. Asks the simulator if that is not known yet.
 bool query(Tail tail);
 

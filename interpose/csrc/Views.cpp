@@ -19,8 +19,8 @@ namespace phantom {
 namespace {
 
 struct ViewCharge {
+  HookScope scope;
   ViewCharge() { chargeHost(HostWork::kView); }
-  ~ViewCharge() { hookLeft(); }
 };
 
 at::Tensor asStrided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride, std::optional<int64_t> offset) {

@@ -91,6 +91,39 @@ def calibrate(
 
 
 @cluster.command()
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="write the cluster file here instead of printing it"
+)
+@click.option(
+    "--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="processes of the sweep"
+)
+@click.option("--repetitions", type=click.IntRange(3, 1000), default=15, show_default=True, help="per size")
+@click.option("--name", default="this-cpu", show_default=True, help="name of the new cluster")
+def measure(out: str | None, ranks: int, repetitions: int, name: str) -> None:
+    """Measures Gloo between processes of this machine and writes its CPU as a cluster."""
+    from phantom.localcpu import description
+    from phantom.localcpu.gloo import SweepFailed, fit_sweep, run_sweep
+
+    try:
+        fits = fit_sweep(run_sweep(ranks=ranks, repetitions=repetitions))
+    except SweepFailed as error:
+        raise UsageError(str(error)) from None
+    for fit in fits.values():
+        click.echo(
+            f"{fit.kind:15} {fit.latency_s * 1e6:8.1f} us + bytes / {fit.rate_bytes_per_s / 1e9:6.2f} GB/s"
+            f"   (sizes off by {fit.error:.0%})", err=True,
+        )  # fmt: skip
+    text = description.cluster_text(fits, ranks=ranks, name=name, device=description.default_device())
+    if not out:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from None
+
+
+@cluster.command()
 @click.argument("file")
 def check(file: str) -> None:
     """Checks a cluster file; exit 2 and the reason if it is wrong."""

@@ -21,13 +21,21 @@ SHOWN = 20
               help="Largest relative error of the median; past it the exit status is 1.")  # fmt: skip
 @click.option("--skip", type=click.IntRange(min=0), default=None, show_default="1 where there are more",
               help="Leading steps that do not count.")  # fmt: skip
+@click.option("--trace", "--kineto", "trace_file", type=click.Path(path_type=Path), default=None,
+              metavar="TRACE.json",
+              help="A torch.profiler trace of the real job: the error is split into parts.")  # fmt: skip
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank of the trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def compare(run_dir: Path, real_file: Path, tolerance: float, skip: int | None, as_json: bool) -> int:
+def compare(
+    run_dir: Path, real_file: Path, tolerance: float, skip: int | None, trace_file: Path | None, rank: int,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Compares the steps of the run in RUN_DIR with measured ones."""
     from phantom.results.compare import MeasurementError, compare_steps, read_measured
 
     try:
         found = compare_steps(_steps(run_dir), read_measured(real_file), skip=skip)
+        budget = _budget(run_dir, trace_file, rank, found.real_median_s) if trace_file is not None else None
     except MeasurementError as error:
         raise UsageError(str(error)) from None
     within = abs(found.error) <= tolerance
@@ -43,10 +51,24 @@ def compare(run_dir: Path, real_file: Path, tolerance: float, skip: int | None, 
             },
             "tolerance": tolerance,
             "within": within,
+            **({"budget": budget.plain()} if budget is not None else {}),
         }))  # fmt: skip
     else:
         _show(found, tolerance=tolerance, within=within)
+        if budget is not None:
+            click.echo("\n" + budget.text())
     return 0 if within else 1
+
+
+def _budget(run_dir: Path, trace_file: Path, rank: int, real_s: float) -> Any:
+    from phantom.results.budget_report import BudgetReport
+    from phantom.timeline.recording import NoRun
+    from phantom.timeline.spool import SpoolError
+
+    try:
+        return BudgetReport.of(run_dir, trace_file, rank=rank, real_s=real_s)
+    except (NoRun, SpoolError) as error:
+        raise UsageError(str(error)) from None
 
 
 def _steps(run_dir: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ COMMANDS = {
     "report": ("phantom.cli.report", "Show a finished run again."),
     "export": ("phantom.cli.export", "A recorded run in the formats of other tools."),
     "compare": ("phantom.cli.compare", "Virtual against measured step times."),
+    "record": ("phantom.cli.record", "Step times of a real run, to compare with."),
     "kernels": ("phantom.cli.kernels", "The kernel store."),
     "cluster": ("phantom.cli.cluster", "Cluster descriptions."),
     "doctor": ("phantom.cli.doctor", "What works on this machine, what does not, and the remedy."),

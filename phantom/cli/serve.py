@@ -35,6 +35,7 @@ def serve(
     """Serves simulated jobs until it is stopped."""
     from netsim.errors import NetsimError
     from phantom.kernels import UnknownGpuError
+    from phantom.kernels.store import StoreError
     from phantom.launch.simulator import LISTENING
     from phantom.serve import Server
 
@@ -51,7 +52,7 @@ def serve(
             lookahead=network_lookahead == "on",
         )
         address = server.start()
-    except (NetsimError, UnknownGpuError, OSError) as error:
+    except (NetsimError, UnknownGpuError, StoreError, OSError) as error:
         raise UsageError(str(error)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(server))

@@ -129,7 +129,7 @@ class CostModel:
             mine = future is None
             if future is None:
                 future = self._known[key] = Future()
-                self._requests[key] = kernel
+            self._requests.setdefault(key, kernel)
         if mine:
             try:
                 future.set_result(self._price(kernel, key))
@@ -170,6 +170,12 @@ class CostModel:
         """Return one kernel for every key asked so far, which can be measured elsewhere."""
         with self._lock:
             return dict(self._requests)
+
+    def forget_requests(self) -> None:
+        """Start the list of :meth:`requests` anew, for another job."""
+        with self._lock:
+            self._requests.clear()
+            self._by_element.clear()
 
     def save_requests(self, path: Path | str) -> int:
         """Write one kernel per key as JSON lines, for ``phantom kernels measure``; return how many."""

@@ -50,6 +50,7 @@ def rank_config(cluster: ClusterSpec, *, world_size: int, gpus_per_node: int) ->
     no others).
     """
     host = cluster.host
+    is_cpu = cluster.gpu.is_cpu
     allowance = NCCL_ALLOWANCE_BYTES if world_size > 1 else 0
     pcie = cluster.node.pcie
     return {
@@ -65,8 +66,11 @@ def rank_config(cluster: ClusterSpec, *, world_size: int, gpus_per_node: int) ->
             "collective_ps": round(host.collective_s * PS_PER_S),
             "query_ps": round(host.query_s * PS_PER_S),
             "store_ps": round(host.store_s * PS_PER_S),
+            # Where the CPU is the device nobody waits for another one.
+            **({"sync_ps": 0} if is_cpu else {}),
         },
         "host_optimizer_bytes_per_s": host.optimizer_bytes_per_s,
+        "blocking_launches": is_cpu,
         "h2d_bytes_per_s": pcie.bandwidth_bytes_per_s,
         "gpu_factor": {str(rank): factor for rank, factor in sorted(cluster.degrade.gpus.items())},
         "host_factor": {str(node): factor for node, factor in sorted(cluster.degrade.hosts.items())},

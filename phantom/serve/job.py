@@ -39,6 +39,7 @@ class JobRequest:
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     spool: tuple[Path | None, tuple[int, int]] | None = None
+    out: Path | None = None
 
     @staticmethod
     def parse(message: dict[str, Any]) -> JobRequest:
@@ -65,6 +66,7 @@ class JobRequest:
             environment={str(key): str(value) for key, value in environment.items()},
             options=options,
             spool=Recorder.wanted(message),
+            out=Path(message["out"]) if isinstance(message.get("out"), str) else None,
         )
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Each session holds one thread while it lasts (the pool makes them as needed), kernel costs a few more.
 _THREADS = 4096
 _WATCH_S = 0.25
+KERNELS_FILE = "kernels.jsonl"
+"""In a run's folder: one kernel per line, for `phantom kernels measure`."""
 _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -151,6 +153,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
             except (ValueError, NetsimError) as error:
                 _refuse(context, "INVALID_ARGUMENT", str(error))
             self._end_job()
+            self._costs.forget_requests()
             self._job = job
         config = rank_config(self._cluster, world_size=wanted.world_size, gpus_per_node=wanted.gpus_per_node)
         return _reply(config if key is None else {**config, "recording": key})
@@ -160,6 +163,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         job = self._current(context)
         statuses = {str(rank): int(status) for rank, status in (message.get("statuses") or {}).items()}
         summary = job.close(statuses=statuses, interrupted=bool(message.get("interrupted")))
+        self._save_kernels(job, summary)
         with self._lock:
             if self._job is job:
                 self._job = None
@@ -174,6 +178,19 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
                 yield messages.Chunk(content=content)
         except KeyError:
             _refuse(context, "NOT_FOUND", f"there is no record {key} of collectives here (any more)")
+
+    def _save_kernels(self, job: Job, summary: dict[str, Any]) -> None:
+        """Writes what the job's kernels are, so that they can be measured elsewhere; on another host than the
+        run's folder there is nowhere to write to."""
+        folder = job.request.out
+        if folder is None or not folder.is_dir():
+            return
+        try:
+            self._costs.save_requests(folder / KERNELS_FILE)
+        except OSError as error:
+            summary.setdefault("warnings", []).append(
+                f"cannot write {folder / KERNELS_FILE}: {error.strerror}"
+            )
 
     def RankExited(
         self, request: messages.JsonMessage, context: grpc.ServicerContext

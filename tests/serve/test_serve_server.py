@@ -31,6 +31,9 @@ class Costs:
             raise ValueError("not msgpack")
         return request
 
+    def forget_requests(self) -> None:
+        pass
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:

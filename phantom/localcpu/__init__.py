@@ -1,0 +1,1 @@
+"""This machine's CPU as a cluster: Gloo and host costs, measured."""
