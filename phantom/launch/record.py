@@ -47,7 +47,8 @@ class RecordOptions:
 def record(options: RecordOptions) -> dict[str, Any]:
     """Runs the job and returns its measured steps, as `phantom compare --real` reads them.
 
-    {"schema", "command", "world_size", "device", "torch", "threads", "steps": [{"index", "real_s", "cpu_s"}]};
+    {"schema", "command", "world_size", "device", "torch", "threads",
+     "steps": [{"index", "real_s", "cpu_s"}]};
     `real_s` in seconds from the slowest rank's end of the step before to its end of this one, `cpu_s` the
     CPU time that rank 0's process used meanwhile. Step 0 has no begin and is left out. Raises UsageError,
     JobFailed.
@@ -149,7 +150,7 @@ def _start(process: PlannedProcess, options: RecordOptions, folder: Path) -> sub
 
 
 def _wait(started: list[subprocess.Popen[bytes]]) -> int:
-    """Waits for all; when one fails, or at Ctrl-C, the others are ended. Returns the first failure's status."""
+    """Waits for all; when one fails, or at Ctrl-C, the others are ended. Returns the first one's status."""
     try:
         running = list(started)
         while running:

@@ -87,9 +87,8 @@ class BudgetReport:
         ]
         for name, part in budget.parts():
             lines.append(f"  {name:<28}{signed(part):>12}{float(part) / real:>+9.1%}")
-        lines.append(
-            f"  {'sum = virtual - real':<28}{signed(budget.error_ps):>12}{float(budget.error_ps) / real:>+9.1%}"
-        )
+        error = budget.error_ps
+        lines.append(f"  {'sum = virtual - real':<28}{signed(error):>12}{float(error) / real:>+9.1%}")
         ranked = sorted(budget.operators, key=lambda o: -abs(o.inventory_ps) - abs(o.cost_ps))
         lines.append(f"  {'operator':<44}{'count':>13}{'mean each':>22}{'inventory':>12}{'cost':>12}")
         for o in ranked[:SHOWN_OPERATORS]:
@@ -98,7 +97,8 @@ class BudgetReport:
                 f"{seconds(float(o.virtual_mean_ps) / PS_PER_S)}/{seconds(float(o.real_mean_ps) / PS_PER_S)}"
             )
             lines.append(
-                f"  {o.name[:43]:<44}{counts:>13}{means:>22}{signed(o.inventory_ps):>12}{signed(o.cost_ps):>12}"
+                f"  {o.name[:43]:<44}{counts:>13}{means:>22}"
+                f"{signed(o.inventory_ps):>12}{signed(o.cost_ps):>12}"
             )
         lines.append(
             "  (counts and times: virtual/real, per step; a part above 0 makes the simulation slower)"
