@@ -27,6 +27,8 @@ def bus_limit_bytes_per_s(
     """
     if operation.kind == "transfer":
         return cluster.node.pcie.bandwidth_bytes_per_s
+    if cluster.gpu.is_cpu:
+        return None  # Gloo between processes
     ranks = operation.ranks
     if operation.kind == "p2p":
         ranks = (operation.source, operation.destination)
