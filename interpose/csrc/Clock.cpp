@@ -100,7 +100,7 @@ Picoseconds readingCostNs() {
 void chargeMeasured(Clock& clock) {
   const Picoseconds reading_ns = readingCostNs();
   const Picoseconds now_ns = threadCpuTimeNs();
-  if (t_cpu_time_ns >= 0) {
+  if (t_cpu_time_ns >= 0 && !offClock()) {
     const Picoseconds own_ns = now_ns - t_cpu_time_ns - reading_ns;
     if (own_ns > 0) clock.advance(own_ns * 1000);
   }
