@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env base full build demo test lint bench accuracy frameworks docker-test trace-processor clean
+.PHONY: env base full build demo test lint bench accuracy gpu-check frameworks docker-test trace-processor clean
 
 env: full build
 
@@ -48,6 +48,10 @@ bench: env
 
 accuracy: env
 	$(BIN)/python -m tests.accuracy $(if $(FULL),--full)
+
+# The same jobs for real and simulated on the GPU of this machine; status 2 where there is none.
+gpu-check: env
+	$(BIN)/python -m tests.accuracy.gpu
 
 # The whole matrix of docs/frameworks.md; MEGATRON and TORCHTITAN are checkouts that some cases run in.
 frameworks: env
