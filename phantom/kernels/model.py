@@ -207,7 +207,7 @@ class CostModel:
             max(1, round(seconds * 1e12)),
             source,
             klass,
-            max(estimate.launches, 1),
+            1 if self.gpu.is_cpu else max(estimate.launches, 1),
             estimate.scratch_bytes,
             ideal_ps(kernel, self.gpu),
         )

@@ -19,6 +19,8 @@ from phantom.results.compare import MeasurementError
 _STEP_MARK = re.compile(r"ProfilerStep#\d+$")
 _OPTIMIZER_MARK = "Optimizer.step#"
 _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+# Operators that did nothing where they called nothing.
+_EMPTY_LEAVES = frozenset({"to", "contiguous", "reshape", "item", "_local_scalar_dense"})
 
 
 @dataclass
@@ -113,6 +115,10 @@ def _steps(events: list[_Event], path: Path) -> list[int]:
     return [first, *ends]
 
 
+def _is_mark(event: _Event) -> bool:
+    return event.name.startswith(_OPTIMIZER_MARK) or _STEP_MARK.match(event.name) is not None
+
+
 def _inside(event: _Event, begin_ps: int, end_ps: int) -> Interval:
     return max(event.begin_ps, begin_ps), min(event.end_ps, end_ps)
 
@@ -147,13 +153,19 @@ def _host_kernels(
 ) -> list[tuple[str, str, Interval]]:
     """Operators that the CPU itself ran."""
     found: list[tuple[str, str, Interval]] = []
-    pending = _forest([event for event in events if event.category == "cpu_op"])
+    # What Gloo's own threads do is part of the collective; the step's thread only begins collectives.
+    steps_on = {event.thread for event in events if _is_mark(event)}
+    gloo_threads = {event.thread for event in events if event.name.startswith("gloo:")} - steps_on
+    pending = _forest(
+        [event for event in events if event.category == "cpu_op" and event.thread not in gloo_threads]
+    )
     while pending:
         event = pending.pop()
         name = operator_name(event.name)
         klass = operators().get(name, "other")
         works = "::" in event.name and klass != "none" and not event.name.startswith("autograd::")
-        if works and (name in known or (not event.children and event.name.startswith("aten::"))):
+        leaf = not event.children and event.name.startswith("aten::") and name not in _EMPTY_LEAVES
+        if works and (name in known or leaf):
             found.append((name, klass, _inside(event, begin_ps, end_ps)))
         else:
             pending += event.children

@@ -1,7 +1,7 @@
 """Jobs that this machine's CPU runs for real, simulated: `python -m tests.accuracy.cpu`.
 
-Every round measures Gloo, then runs each job for real and simulated in turn, with its kernels measured anew, so
-that a machine that changes its speed changes both sides. The result goes to docs/accuracy-cpu.md.
+Every round measures Gloo, then runs each job for real and simulated in turn, with its kernels measured anew,
+so that a machine that changes its speed changes both sides. The result goes to docs/accuracy-cpu.md.
 """
 
 from __future__ import annotations
@@ -112,11 +112,13 @@ class Runner:
             cwd=self._folder, env=self._environment, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         if done.returncode not in allowed:
-            raise RuntimeError(f"phantom {' '.join(arguments)}: status {done.returncode}\n{done.stderr[-2000:]}")
+            raise RuntimeError(
+                f"phantom {' '.join(arguments)}: status {done.returncode}\n{done.stderr[-2000:]}"
+            )
         return done
 
     def real(self, job: CpuJob, *, device: str = "cpu", trace: Path | None = None) -> float:
-        """Runs the job for real on `device`; the median step in seconds, traced steps and the first three left out."""
+        """Runs the job for real on `device`; the median step in seconds, without the first three and traced ones."""
         out = self._folder / "real.json"
         options = ["--ranks", str(job.ranks), "--out", str(out)]
         if trace is not None:
@@ -145,12 +147,16 @@ class Runner:
         """The error budget of a run against a trace."""
         file = self._folder / "median.json"
         file.write_text(json.dumps({"steps": [{"index": 5, "real_s": real_s}]}))
-        done = self.phantom("compare", str(run), "--real", str(file), "--trace", str(trace), "--json", allowed=(0, 1))
+        done = self.phantom(
+            "compare", str(run), "--real", str(file), "--trace", str(trace), "--json", allowed=(0, 1)
+        )
         found: dict[str, Any] = json.loads(done.stdout)["budget"]
         return found
 
 
-def measure(jobs: Sequence[CpuJob], *, rounds: int, clock: str = "wall", budgets: bool = True) -> list[Result]:
+def measure(
+    jobs: Sequence[CpuJob], *, rounds: int, clock: str = "wall", budgets: bool = True
+) -> list[Result]:
     """Runs all jobs `rounds` times for real and simulated, and once more for real, traced."""
     results = [Result(job) for job in jobs]
     with tempfile.TemporaryDirectory(prefix="phantom-accuracy-") as name:
@@ -192,9 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints the table and writes the page; status 1 where the errors are past the limits."""
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy.cpu")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jobs", default="", help="only jobs with one of these texts (a comma between) in their name")
+    parser.add_argument("--jobs", default="", help="only jobs whose names hold one of these, a comma between")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
-                        help="cpu: thread CPU time of real runs, for single processes on a loaded machine")  # fmt: skip
+                        help="cpu: CPU time of real runs, for one rank on a loaded machine")  # fmt: skip
     parser.add_argument("--out", type=Path, default=None, help="page to write")
     given = parser.parse_args(arguments)
     wanted = [text for text in given.jobs.split(",") if text]

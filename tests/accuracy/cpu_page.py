@@ -1,4 +1,5 @@
 """The page of the CPU jobs: docs/accuracy-cpu.md."""
+# ruff: noqa: E501 - lines of a Markdown page
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def page(results: Sequence[Result], *, rounds: int, took_s: float) -> str:
     ]
     for r in results:
         if r.failure:
-            lines.append(f"| {r.job.name} | {r.job.ranks} | | | | | | failed: {r.failure.splitlines()[0][:120]} |")
+            lines.append(
+                f"| {r.job.name} | {r.job.ranks} | | | | | | failed: {r.failure.splitlines()[0][:120]} |"
+            )
             continue
         verdict = "" if r.within(WORST_LIMIT) else "**past the limit**"
         lines.append(
@@ -95,7 +98,8 @@ def _budget_row(name: str, budget: dict[str, Any]) -> str:
         sum(budget["collectives_s"].values()), budget["overlap_s"], budget["error_s"],
     )  # fmt: skip
     other = sorted(
-        (o for o in budget["operators"] if o["virtual_count"] != o["real_count"]), key=lambda o: -abs(o["inventory_s"])
+        (o for o in budget["operators"] if o["virtual_count"] != o["real_count"]),
+        key=lambda o: -abs(o["inventory_s"]),
     )
     told = ", ".join(f"{o['op']} {o['virtual_count']:g}/{o['real_count']:g}" for o in other[:3])
     return f"| {name} | " + " | ".join(f"{part / real_s:+.1%}" for part in parts) + f" | {told} |"

@@ -1,7 +1,7 @@
 """The same jobs on the GPU of this machine, for real and simulated: `python -m tests.accuracy.gpu`.
 
-`make gpu-check`. Kernels are measured on that GPU, the host's time on this host. Without a CUDA GPU it says so
-and ends with status 2.
+`make gpu-check`. Kernels are measured on that GPU, the host's time on this host. Without a CUDA GPU it says
+so and ends with status 2.
 """
 
 from __future__ import annotations
@@ -64,18 +64,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     name = gpu_name()
     if name is None:
-        print("gpu-check: no CUDA GPU is here (or this torch has no CUDA); run it where there is one", file=sys.stderr)
+        print(
+            "gpu-check: no CUDA GPU is here (or this torch has no CUDA); run it where there is one",
+            file=sys.stderr,
+        )
         return 2
     preset = preset_of(name)
     if preset is None:
         print(f"gpu-check: no preset describes {name!r}; known: {', '.join(gpu_presets())}", file=sys.stderr)
         return 2
     results = check([job for job in JOBS if job.ranks == 1], preset=preset, rounds=given.rounds)
-    print(f"{name}, {given.rounds} rounds\n{'job':<24}{'virtual':>12}{'real':>12}{'error':>9}{'spread':>9}{'measured':>10}")
+    print(
+        f"{name}, {given.rounds} rounds\n"
+        f"{'job':<24}{'virtual':>12}{'real':>12}{'error':>9}{'spread':>9}{'measured':>10}"
+    )
     for r in results:
         print(
-            f"{r.job.name:<24}{r.virtual * 1e3:>9.2f} ms{r.real * 1e3:>9.2f} ms{r.error:>+9.1%}{r.spread:>9.1%}"
-            f"{r.measured_share:>10.0%}"
+            f"{r.job.name:<24}{r.virtual * 1e3:>9.2f} ms{r.real * 1e3:>9.2f} ms"
+            f"{r.error:>+9.1%}{r.spread:>9.1%}{r.measured_share:>10.0%}"
         )
     return 0 if all(r.within(given.tolerance) for r in results) else 1
 

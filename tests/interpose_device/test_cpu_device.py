@@ -1,4 +1,4 @@
-"""The CPU as the device: launches block, host copies cost nothing; and host time measured on the thread's clock."""
+"""The CPU as the device: launches block, host copies are free. Host time measured on the thread's clock."""
 
 from __future__ import annotations
 
