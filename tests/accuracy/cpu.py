@@ -118,7 +118,7 @@ class Runner:
         return done
 
     def real(self, job: CpuJob, *, device: str = "cpu", trace: Path | None = None) -> float:
-        """Runs the job for real on `device`; the median step in seconds, without the first three and traced ones."""
+        """Runs the job for real on `device`; the median step (s) after the third, untraced ones only."""
         out = self._folder / "real.json"
         options = ["--ranks", str(job.ranks), "--out", str(out)]
         if trace is not None:
