@@ -23,7 +23,7 @@ from interpose import (
     threads,
 )
 from interpose.environment import Environment
-from interpose.frameworks import deepspeed, host_optimizers
+from interpose.frameworks import cuda_extensions, deepspeed, host_optimizers
 from interpose.import_hook import after_import
 
 _extension: ModuleType | None = None
@@ -61,6 +61,7 @@ def attach() -> None:
     after_import("torch.optim.optimizer", lambda module: steps.watch_optimizers(module, extension))
     after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
     after_import("deepspeed.ops.op_builder.builder", lambda found: deepspeed.watch_builders(found, extension))
+    cuda_extensions.install()
     triton_install(extension, here.state)
     if here.config.get("blocking_launches"):
         after_import("torch.optim.optimizer", cpu_defaults.keep_loops)

@@ -1,0 +1,125 @@
+"""CUDA code that is not PyTorch's own, and memory shared between GPUs: what a simulated GPU cannot run.
+
+Extensions that are compiled while the job runs (torch.utils.cpp_extension.load, load_inline), ones that were
+compiled before and want CUDA's libraries, and symmetric memory end with an error that names them and the
+remedy. A program that only asks nvcc for its version (Megatron-LM does before it trains) gets an answer:
+where the machine has no CUDA toolkit, CUDA_HOME is a folder of phantom's with an nvcc that knows just that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from interpose.import_hook import after_import
+
+TOOLKIT = Path(__file__).resolve().parent.parent / "toolkit"
+REMEDY = (
+    "Remedy: switch the feature off that needs it, or use the library's PyTorch path; a library that phantom "
+    "stands in for has to be uninstalled from the job's Python (docs/stand-ins.md). Your own operators can "
+    "be simulated when they are registered with torch.library and have a fake (Meta) kernel."
+)
+_CUDA_LIBRARY = re.compile(
+    r"lib(cudart|cublas|cublasLt|cuda|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvToolsExt|c10_cuda|torch_cuda)"
+    r"[\w.]*\.so[.\d]*"
+)
+
+
+class CudaExtensionRefused(RuntimeError):
+    """A CUDA extension that would have to be compiled for the simulated GPU; the text names it."""
+
+
+class SymmetricMemoryRefused(RuntimeError):
+    """Memory that GPUs read of one another directly; the text names the call and the remedy."""
+
+
+def install() -> None:
+    """Changes what has to be changed once its module is imported."""
+    after_import("torch.utils.cpp_extension", watch_compilation)
+    after_import("torch.distributed._symmetric_memory", watch_symmetric_memory)
+    _explain_missing_libraries()
+
+
+def watch_compilation(module: ModuleType) -> None:
+    """`module` is torch.utils.cpp_extension: both load and load_inline come through _jit_compile."""
+    if module.CUDA_HOME is None:
+        module.CUDA_HOME = str(TOOLKIT)  # type: ignore[attr-defined]
+    original = module._jit_compile
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def _jit_compile(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        with_cuda = signature.bind(name, sources, *args, **kwargs).arguments.get("with_cuda")
+        cuda = [source for source in sources if str(source).endswith((".cu", ".cuh"))]
+        if with_cuda or (with_cuda is None and cuda):
+            files = ", ".join(Path(source).name for source in cuda or sources)
+            raise CudaExtensionRefused(
+                f"phantom cannot run the CUDA extension {name!r} (sources: {files}): its kernels would be "
+                f"compiled for the GPU and launched past PyTorch's dispatcher. {REMEDY}"
+            )
+        return original(name, sources, *args, **kwargs)
+
+    module._jit_compile = _jit_compile  # type: ignore[attr-defined]
+
+
+_SYMMETRIC = {
+    "empty": "torch.distributed._symmetric_memory.empty",
+    "rendezvous": "torch.distributed._symmetric_memory.rendezvous",
+    "enable_symm_mem_for_group": "symmetric memory for a process group",
+    "get_symm_mem_workspace": "a symmetric-memory workspace",
+    "get_mem_pool": "a pool of symmetric memory",
+}
+
+
+def watch_symmetric_memory(module: ModuleType) -> None:
+    """`module` is torch.distributed._symmetric_memory; importing it is no harm."""
+    for name, what in _SYMMETRIC.items():
+        if hasattr(module, name):
+            setattr(module, name, _refusal(getattr(module, name), what))
+
+
+def _refusal(original: Any, what: str) -> Any:
+    @functools.wraps(original)
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise SymmetricMemoryRefused(
+            f"phantom does not simulate {what}: GPUs would read one another's memory past NCCL. Remedy: use "
+            f"the ordinary collectives (TorchTitan: leave out async tensor parallelism; Megatron: leave out "
+            f"--symmetric-ar-type and NCCL user buffers)"
+        )
+
+    return refuse
+
+
+def explanation(error: BaseException | None) -> str | None:
+    """What to add to an ImportError of a compiled CUDA extension; None for other errors."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        found = _CUDA_LIBRARY.search(str(error)) if isinstance(error, ImportError) else None
+        if found is not None:
+            name = getattr(error, "name", None)
+            what = f"the module {name!r}" if name else "a module"
+            return (
+                f"phantom: {what} is a compiled CUDA extension (it wants {found.group()}), which a simulated "
+                f"GPU cannot run. {REMEDY}"
+            )
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _explain_missing_libraries() -> None:
+    previous = sys.excepthook
+
+    def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        text = explanation(error)
+        if text is not None:
+            sys.stderr.write(text + "\n")
+
+    sys.excepthook = explain
