@@ -26,7 +26,7 @@ if "PHANTOM" in os.environ:
     import fake_extension
     sys.modules["interpose._C"] = fake_extension.FakeExtension()
     sys.modules["interpose.cuda_surface"] = fake_extension.cuda_surface()
-    for name in ("distributed", "memory_tags", "routing"):  # they need the real extension
+    for name in ("distributed", "memory_tags", "routing", "triton.install"):  # they need the real extension
         sys.modules["interpose." + name] = fake_extension.without_effect("interpose." + name)
 """
 
