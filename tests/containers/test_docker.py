@@ -108,6 +108,19 @@ def test_torchtitan_takes_the_same_time_to_the_last_bit(job: Composed) -> None:
     assert same_figures(job.summary, read_summary(job.folder / "local"))
 
 
+def test_megatron_takes_the_same_time_to_the_last_bit(job: Composed) -> None:
+    shutil.copy(ROOT / "examples" / "train_megatron.py", job.folder)
+    size = ("--layers", "4", "--hidden", "256", "--heads", "4", "--sequence", "256", "--steps", "3")
+    split = ("--tp", "2", "--pp", "2", "--sequence-parallel", "--distributed-optimizer")
+    command = ("torchrun", "train_megatron.py", *size, *split)
+    job.write(*SIZE, "-e", "CUDA_DEVICE_MAX_CONNECTIONS=1", "--", *command)
+    status, output = job.up()
+    assert status == 0, output[-5000:]
+    phantom(job.folder, "run", *SIZE, "--out", "local", "--", *command, CUDA_DEVICE_MAX_CONNECTIONS="1")
+    assert len(job.summary["steps"]) == 3
+    assert same_figures(job.summary, read_summary(job.folder / "local"))
+
+
 def test_a_plain_script_is_started_once_per_rank(job: Composed) -> None:
     shutil.copy(ROOT / "examples" / "train_gpt.py", job.folder)
     job.write(*SIZE, "train_gpt.py", "--steps", "2")
