@@ -57,13 +57,14 @@ gpu-check: env
 frameworks: env
 	$(BIN)/python -m tests.frameworks $(if $(MEGATRON),megatron=$(MEGATRON)) $(if $(TORCHTITAN),torchtitan=$(TORCHTITAN))
 
-# Builds the image and runs jobs with docker compose; needs a Docker engine with compose v2.
+# Builds the image and runs jobs with docker compose; needs a Docker engine with compose v2. IMAGE=name tests an image that
+# is there already (with torchtitan and megatron-core in it).
 docker-test: env
 	docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1 || { \
 	  echo "make docker-test: no Docker engine with compose answers here; start one (systemctl start docker) or set"; \
 	  echo "DOCKER_HOST, and install the compose plugin (Debian: docker.io and docker-compose, or docker-compose-plugin)"; \
 	  exit 1; }
-	$(BIN)/pytest -m docker --timeout 3600 -v tests/containers $(PYTEST_ARGS)
+	IMAGE=$(IMAGE) $(BIN)/pytest -m docker --timeout 3600 -v tests/containers $(PYTEST_ARGS)
 
 # Perfetto's trace processor as WebAssembly, for the SQL tests over timelines (they skip without it).
 trace-processor: $(VENV)/.base

@@ -82,7 +82,9 @@ def document(job: ComposeJob, *, folder: Path) -> dict[str, Any]:
         _MERGE: common,
         "pull_policy": "never" if job.build is not None else "missing",  # the simulator's build makes it
         "volumes": [_bind(job.job_folder, JOB, folder), *_shared(job, folder)],
-        "depends_on": {"simulator": {"condition": "service_healthy"}},
+        # Started, not healthy: a server asks until the run listens, and where the run cannot begin, its own exit
+        # status comes through instead of "dependency failed to start".
+        "depends_on": {"simulator": {"condition": "service_started"}},
         "shm_size": job.shm_size,
         "healthcheck": _health("server", "15s"),
         "stop_grace_period": STOP_GRACE,
@@ -168,7 +170,7 @@ def _bind(source: Path, target: str, folder: Path, *, read_only: bool = False) -
 
 
 def _health(role: str, interval: str) -> dict[str, Any]:
-    # The servers wait for the simulator's; nobody waits for theirs, and there may be many on one machine.
+    # Of servers there may be many on one machine.
     test = ["CMD", "python", ENTRY_POINT, "health", role]
     return {"test": test, "interval": interval, "timeout": "10s", "retries": 60, "start_period": "60s"}
 

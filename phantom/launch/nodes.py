@@ -12,6 +12,7 @@ import contextlib
 import queue
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -214,6 +215,9 @@ class NodeAgents:
         if not node.prepared:
             self._fail(text)
             return
+        # At once: who watches the containers stops showing what they print as soon as it stops them.
+        sys.stderr.write(f"phantom: {text}\n")
+        sys.stderr.flush()
         self._events.put(("agent", {"event": "lost", "node": node.number, "host": node.host,
                                     "processes": sorted(node.running), "reason": text}))  # fmt: skip
 

