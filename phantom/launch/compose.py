@@ -82,8 +82,8 @@ def document(job: ComposeJob, *, folder: Path) -> dict[str, Any]:
         _MERGE: common,
         "pull_policy": "never" if job.build is not None else "missing",  # the simulator's build makes it
         "volumes": [_bind(job.job_folder, JOB, folder), *_shared(job, folder)],
-        # Started, not healthy: a server asks until the run listens, and where the run cannot begin, its own exit
-        # status comes through instead of "dependency failed to start".
+        # Started, not healthy: a server asks until the run listens, and where the run cannot begin, its own
+        # exit status comes through instead of "dependency failed to start".
         "depends_on": {"simulator": {"condition": "service_started"}},
         "shm_size": job.shm_size,
         "healthcheck": _health("server", "15s"),

@@ -158,7 +158,7 @@ class Node:
                 self._agent.start(self._planned)
             elif message["do"] == "signal" and self._agent is not None:
                 self._agent.signal(int(message["signal"]))
-        except PhantomError as error:
+        except (PhantomError, OSError) as error:
             self._say(str(error))
             link.send({"event": "failed", "reason": str(error)})
 
@@ -182,8 +182,15 @@ class Node:
         sized = Job(command=command, nodes=job["nodes"], gpus_per_node=job["gpus_per_node"],
                     ranks_per_node=job["ranks_per_node"])  # fmt: skip
         meeting_host, meeting_port = message["rendezvous"]
-        self._planned = plan(sized, variables=variables, out=out, fork=fork, node=self._number,
-                             rendezvous=(str(meeting_host), int(meeting_port)))  # fmt: skip
+        self._planned = plan(
+            sized,
+            variables=variables,
+            out=out,
+            fork=fork,
+            node=self._number,
+            rendezvous=(str(meeting_host), int(meeting_port)),
+            hosts_are_real=True,
+        )
         log = out / f"launch-{self._number}.log"
         self._agent = Agent(events=self._events, log=log, preload=fork, cwd=Path.cwd())
         self._agent.environment(variables)

@@ -111,12 +111,15 @@ def plan(
     base: Mapping[str, str] | None = None,
     rendezvous: tuple[str, int] | None = None,
     node: int | None = None,
+    hosts_are_real: bool = False,
 ) -> list[PlannedProcess]:
     """Lists the processes to start.
 
     `variables`: the PHANTOM_* variables of all of them. `fork`: ranks are forks that run the script
     themselves. `base`: the environment to start from (this process's). `rendezvous`: host and port at which
     the ranks meet (a free port of 127.0.0.1). `node`: only this node's processes.
+    `hosts_are_real`: the nodes are machines or containers with names of their own; else the programs that ask
+    for hosts are answered (shims.py).
 
     Raises UsageError where the command contradicts the number of nodes.
     """
@@ -138,7 +141,7 @@ def plan(
     host, port = rendezvous or ("127.0.0.1", free_ports(1)[0])
     common |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     ranks = out / "ranks"
-    if job.command.launch != RANK and environment.STATE in variables:
+    if job.command.launch != RANK and environment.STATE in variables and not hosts_are_real:
         folder = Path(variables[environment.STATE], "bin")
         path = common.get("PATH", os.defpath)
         common |= shims.write(folder, nodes=job.nodes, path=path, once=job.command.launch == ONCE)

@@ -101,7 +101,8 @@ class Run:
         self._state = out / ".state"
         self._state.mkdir()
         variables = self._variables(job, reply, address)
-        processes = plan(job, variables=variables, out=out, fork=fork)
+        remote = options.await_nodes is not None
+        processes = plan(job, variables=variables, out=out, fork=fork, hosts_are_real=remote)
         self._progress.phase("importing torch" if fork else "starting the job")
         self._agent.environment(variables)
         self._wait_for_agent()
