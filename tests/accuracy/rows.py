@@ -132,8 +132,12 @@ def _llm_foundry() -> Iterator[Row]:
                 "post",
                 "--optimizer",
                 "loop",
+                "--attention",
+                "full",
             ),
-            assumed="" if line["inter_node"] or ranks == 8 else "network: eight 400 Gb/s ports per server",
+            # Their times at long sequences are those of attention that computes the masked half too.
+            assumed="attention computes the masked half"
+            + ("" if line["inter_node"] or ranks == 8 else "; eight 400 Gb/s ports per H100 server"),
         )
 
 
@@ -291,7 +295,7 @@ def _megatron() -> Iterator[Row]:
                 id=identity,
                 source=f"Megatron A100 {scope}-node",
                 gpu="A100-SXM-80GB",
-                cluster="a100-dgx" if scope == "single" else str(HERE / "clusters" / "a100-four-nics.toml"),
+                cluster=str(HERE / "clusters" / f"a100-vtrain{'' if scope == 'single' else '-nodes'}.toml"),
                 nodes=max(1, ranks // 8),
                 gpus_per_node=min(ranks, 8),
                 style="megatron",

@@ -40,6 +40,7 @@ class Shape:
     group: Group
     eager_norm: bool = False
     half_loss: bool = False
+    causal: bool = True
 
     @property
     def biased(self) -> bool:
@@ -104,7 +105,7 @@ class Attention(nn.Module):
             q, k, v = (part.view(batch, length, -1, self.size) for part in parts)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         grouped = self.kv_heads != self.heads
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.shape.causal, enable_gqa=grouped)
         return self.out(y.transpose(1, 2).reshape(batch, length, -1))
 
     def _by_length(self, mixed: Tensor, mask: Tensor | None) -> Tensor:

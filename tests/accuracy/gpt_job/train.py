@@ -25,7 +25,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--style", choices=STYLES, default="mpt")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
-    parser.add_argument("--attention", choices=("flash", "unfused"), default="flash")
+    parser.add_argument("--attention", choices=("flash", "full", "unfused"), default="flash")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--recompute", choices=RECOMPUTE, default="none")
     parser.add_argument("--parallel", choices=PARALLEL, default="dp")
@@ -159,7 +159,8 @@ def main() -> None:
         ffn=arguments.ffn,
         vocabulary=arguments.vocabulary,
         length=arguments.length,
-        flash=arguments.attention == "flash",
+        flash=arguments.attention != "unfused",
+        causal=arguments.attention != "full",
         dropout=arguments.dropout,
         recompute=arguments.recompute,
         group=groups["tensor"],
