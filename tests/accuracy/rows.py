@@ -275,7 +275,7 @@ def _bigscience() -> Iterator[Row]:
 
 
 def _megatron() -> Iterator[Row]:
-    """vTrain's runs of Megatron-DeepSpeed: single node lots 0 to 3, all of 64 GPUs, of 256 the cheapest."""
+    """vTrain's runs of Megatron-DeepSpeed: single node lots 0 to 2, all of 64 GPUs, of 256 the cheapest."""
     for scope in ("single", "multi"):
         for number, line in enumerate(_read(f"megatron_a100_{scope}_node.csv"), start=2):
             identity = f"m{scope[0]}{number:04d}"
@@ -285,7 +285,7 @@ def _megatron() -> Iterator[Row]:
                 if name not in ("iteration_ms", "params_billion")
             }
             micro_batches = value["global_batch_sequences"] // value["dp"] // value["micro_batch_sequences"]
-            if scope == "single" and _lot(identity) >= 4:
+            if scope == "single" and _lot(identity) >= 3:
                 continue
             work = micro_batches * value["layers"] // value["pp"]
             if scope == "multi" and (value["gpus"] > 256 or (value["gpus"] == 256 and work > 160)):
