@@ -7,6 +7,7 @@ A result belongs to a row and to a *version*: a hash of the constants, clusters 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -177,6 +178,13 @@ def save(results: dict[str, Any]) -> None:
     temporary.replace(RESULTS)
 
 
+def keep(identity: str, result: dict[str, Any]) -> None:
+    """Add one result to the file; several processes may do so at once."""
+    with RESULTS.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        save({**load(), identity: result})
+
+
 def run(wanted: Iterable[Row], *, limit_s: float, timeout_s: float, again: bool = False) -> None:
     """Simulate those of *wanted* that have no result of this version, cheapest first, for about *limit_s*."""
     began = time.monotonic()
@@ -188,9 +196,7 @@ def run(wanted: Iterable[Row], *, limit_s: float, timeout_s: float, again: bool 
             print("out of time; run again to go on")
             return
         result = {**simulate(row, timeout_s=timeout_s), "version": version()}
-        results = load()
-        results[row.id] = result
-        save(results)
+        keep(row.id, result)
         error = f"{result['step_s'] / row.step_s - 1:+.1%}" if result["status"] == "ok" else result["status"]
         print(f"{row.id} {row.source} {row.ranks} ranks: {error} ({result.get('wall_s')} s real)", flush=True)
 

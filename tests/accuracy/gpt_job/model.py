@@ -92,7 +92,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, extra: Tensor | None) -> Tensor:
         if self.shape.style == "megatron":
-            return self.out(self._by_length(self.qkv(x), extra))
+            return self.out(self._by_length(self.qkv(x)))
         batch, length, _ = x.shape
         if self.shape.style == "llama":
             q = self.q(x).view(batch, length, self.heads, self.size)
@@ -108,8 +108,8 @@ class Attention(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, is_causal=self.shape.causal, enable_gqa=grouped)
         return self.out(y.transpose(1, 2).reshape(batch, length, -1))
 
-    def _by_length(self, mixed: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention of Megatron-LM without flash kernels: products, one fused mask-and-softmax, dropout."""
+    def _by_length(self, mixed: Tensor) -> Tensor:
+        """Attention of Megatron-LM without flash kernels: products, softmax, dropout."""
         length, batch, _ = mixed.shape
         q, k, v = mixed.view(length, batch, self.heads, 3 * self.size).chunk(3, dim=-1)
         if self.shape.flash:
@@ -120,7 +120,8 @@ class Attention(nn.Module):
         buffer = q.new_empty(batch * self.heads, length, length)
         scores = torch.baddbmm(buffer, q, k.transpose(1, 2), beta=0.0, alpha=1.0 / math.sqrt(self.size))
         scores = scores.view(batch, self.heads, length, length)
-        scores = torch._masked_softmax(scores, mask.expand_as(scores), 3, 2)
+        # Megatron's fused kernel masks while it reads; a mask of its own would be another pass over the scores.
+        scores = torch.softmax(scores, dim=-1)
         scores = F.dropout(scores, self.shape.dropout).view(batch * self.heads, length, length)
         y = torch.bmm(scores, v).view(batch, self.heads, length, self.size)
         return y.permute(2, 0, 1, 3).reshape(length, batch, -1)
@@ -182,16 +183,13 @@ class Stage(nn.Module):
                 self.head = ColumnLinear(shape.hidden, shape.vocabulary, group=shape.group, bias=False)
 
     def extra(self, device: torch.device) -> Tensor | None:
-        """Return what every block gets: rotary angles, or the mask of unfused attention."""
+        """Return what every block gets: rotary angles in the llama style."""
         if self.shape.style == "llama":
             half = self.shape.hidden // self.shape.heads // 2
             angle = torch.outer(
                 torch.arange(self.shape.length, device=device), torch.ones(half, device=device)
             )
             return torch.polar(torch.ones_like(angle), angle)
-        if self.shape.style == "megatron" and not self.shape.flash:
-            ones = torch.ones(self.shape.length, self.shape.length, dtype=torch.bool, device=device)
-            return torch.triu(ones, diagonal=1)
         return None
 
     def forward(self, x: Tensor, ids: Tensor, extra: Tensor | None) -> Tensor:
