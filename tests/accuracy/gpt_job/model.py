@@ -120,7 +120,7 @@ class Attention(nn.Module):
         buffer = q.new_empty(batch * self.heads, length, length)
         scores = torch.baddbmm(buffer, q, k.transpose(1, 2), beta=0.0, alpha=1.0 / math.sqrt(self.size))
         scores = scores.view(batch, self.heads, length, length)
-        # Megatron's fused kernel masks while it reads; a mask of its own would be another pass over the scores.
+        # Megatron masks within its fused kernel; a mask of its own would be another pass over the scores.
         scores = torch.softmax(scores, dim=-1)
         scores = F.dropout(scores, self.shape.dropout).view(batch * self.heads, length, length)
         y = torch.bmm(scores, v).view(batch, self.heads, length, self.size)
