@@ -174,8 +174,8 @@ class HostSpec:
     """Modelled CPU times in seconds: what the thread that issues device work spends.
 
     `op_s` per dispatched operator that launches a kernel, `view_s` per view or metadata operator,
-    `backward_node_s` extra per autograd node, `launch_latency_s` from launch to start of the kernel on an
-    idle GPU, `collective_s` per collective call, `query_s` per event query, `store_s` per store request.
+    `backward_node_s` per operator that an autograd node issues, `launch_latency_s` from launch to start of
+    the kernel on an idle GPU, `collective_s` per collective call, `query_s` per event query, `store_s` per store request.
     `optimizer_bytes_per_s`: rate at which all cores of a server together run an optimizer over host memory.
     """
 

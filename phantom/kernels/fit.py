@@ -220,8 +220,8 @@ def _fit_memory(data: dict[str, Any], report: Callable[[str], None]) -> None:
 _KERNEL_SHARE = {"ampere": 0.975, "hopper": 0.98}
 """Share of a published FSDP step on 8 GPUs that the kernels of `gpt_step` take.
 
-Chosen so that whole simulated steps of the fitting third of tests/accuracy (rows of one server) have little bias: in
-them communication that is not hidden takes 1-3 % and the optimizer, the clipping and the sharding the rest.
+Chosen so that whole simulated steps of the fitting third of tests/accuracy (rows of one server) have little
+bias: communication that is not hidden takes 1-3 % of them; optimizer, clipping and sharding the rest.
 """
 
 
