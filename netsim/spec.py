@@ -175,7 +175,8 @@ class HostSpec:
 
     `op_s` per dispatched operator that launches a kernel, `view_s` per view or metadata operator,
     `backward_node_s` per operator that an autograd node issues, `launch_latency_s` from launch to start of
-    the kernel on an idle GPU, `collective_s` per collective call, `query_s` per event query, `store_s` per store request.
+    the kernel on an idle GPU, `collective_s` per collective call, `query_s` per event query, `store_s` per
+    store request.
     `optimizer_bytes_per_s`: rate at which all cores of a server together run an optimizer over host memory.
     """
 
