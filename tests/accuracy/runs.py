@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -185,20 +186,31 @@ def keep(identity: str, result: dict[str, Any]) -> None:
         save({**load(), identity: result})
 
 
-def run(wanted: Iterable[Row], *, limit_s: float, timeout_s: float, again: bool = False) -> None:
-    """Simulate those of *wanted* that have no result of this version, cheapest first, for about *limit_s*."""
+def run(
+    wanted: Iterable[Row], *, limit_s: float, timeout_s: float, again: bool = False, jobs: int = 1
+) -> None:
+    """Simulate those of *wanted* that have no result of this version, cheapest first, *jobs* at a time.
+
+    No row is begun after *limit_s*.
+    """
     began = time.monotonic()
-    for row in sorted(wanted, key=lambda r: (r.ranks, r.layers * sum(schedule(r)))):
+
+    def one(row: Row) -> bool:
         known = load().get(row.id)
         if known and not again and known["version"] == version():
-            continue
+            return True
         if time.monotonic() - began > limit_s:
-            print("out of time; run again to go on")
-            return
+            return False
         result = {**simulate(row, timeout_s=timeout_s), "version": version()}
         keep(row.id, result)
         error = f"{result['step_s'] / row.step_s - 1:+.1%}" if result["status"] == "ok" else result["status"]
         print(f"{row.id} {row.source} {row.ranks} ranks: {error} ({result.get('wall_s')} s real)", flush=True)
+        return True
+
+    ordered = sorted(wanted, key=lambda r: (r.ranks, r.layers * sum(schedule(r))))
+    with ThreadPoolExecutor(jobs) as pool:
+        if not all(pool.map(one, ordered)):
+            print("out of time; run again to go on")
 
 
 def main() -> None:
@@ -211,6 +223,7 @@ def main() -> None:
     parser.add_argument("--min-ranks", type=int, default=0)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no row is begun")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds per row")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     parser.add_argument("--again", action="store_true", help="also rows that have a result of this version")
     arguments = parser.parse_args()
     wanted = [
@@ -221,7 +234,13 @@ def main() -> None:
         and (row.fitted or not arguments.fitted)
         and arguments.min_ranks <= row.ranks <= arguments.ranks
     ]
-    run(wanted, limit_s=arguments.limit, timeout_s=arguments.timeout, again=arguments.again)
+    run(
+        wanted,
+        limit_s=arguments.limit,
+        timeout_s=arguments.timeout,
+        again=arguments.again,
+        jobs=arguments.jobs,
+    )
 
 
 if __name__ == "__main__":
