@@ -8,7 +8,7 @@ its prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -109,14 +109,24 @@ def predict_us(
     cluster: ClusterSpec, measurements: Sequence[Measurement], *, launch_us: float = LAUNCH_US
 ) -> Floats:
     """Predicted times of measurements, launch floor included."""
+    return np.array(
+        [
+            max(floor_us(m, launch_us), planner.choice(operation_of(m)).estimate_s * 1e6)
+            for m, planner in _planned(cluster, measurements)
+        ]
+    )
+
+
+def _planned(
+    cluster: ClusterSpec, measurements: Sequence[Measurement]
+) -> Iterator[tuple[Measurement, Planner]]:
+    """Each measurement with the planner of its job; jobs alike share one."""
     planners: dict[tuple[int, int, str], Planner] = {}
-    result = []
     for m in measurements:
         key = (m.ranks, m.nodes, m.algorithm)
         if key not in planners:
             planners[key] = planner_for(cluster, m)
-        result.append(max(floor_us(m, launch_us), planners[key].choice(operation_of(m)).estimate_s * 1e6))
-    return np.array(result)
+        yield m, planners[key]
 
 
 def errors(
@@ -324,14 +334,7 @@ class _Model:
 
 def rows_of(cluster: ClusterSpec, measurements: Sequence[Measurement]) -> list[Row]:
     """Rows of many measurements."""
-    planners: dict[tuple[int, int, str], Planner] = {}
-    result = []
-    for m in measurements:
-        key = (m.ranks, m.nodes, m.algorithm)
-        if key not in planners:
-            planners[key] = planner_for(cluster, m)
-        result.append(row_of(cluster, planners[key], m))
-    return result
+    return [row_of(cluster, planner, m) for m, planner in _planned(cluster, measurements)]
 
 
 def fit(

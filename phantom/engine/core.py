@@ -16,30 +16,11 @@ from phantom.engine.scheduler import Network, Scheduler
 from phantom.engine.session import RankSession, SessionState
 from phantom.engine.statistics import Statistics
 from phantom.engine.store import Addition, Answer, Store, Wait
+from phantom.engine.waiters import StepWaiter, SyncWaiter
 from phantom.wire.records import PROTOCOL, EngineRecord, RankRecord
 
 Record = list[Any]
 _LATE = "records came from clocks that had been taken out of the horizon; their times were moved up"
-
-
-class _Sync:
-    __slots__ = ("base_ps", "clock", "offset_ps", "request")
-
-    def __init__(self, clock: Clock, request: int, offset_ps: int, base_ps: int) -> None:
-        self.clock = clock
-        self.request = request
-        self.offset_ps = offset_ps
-        self.base_ps = base_ps
-
-
-class _Step:
-    __slots__ = ("base_ps", "index", "offset_ps", "rank")
-
-    def __init__(self, rank: int, index: int, offset_ps: int, base_ps: int) -> None:
-        self.rank = rank
-        self.index = index
-        self.offset_ps = offset_ps
-        self.base_ps = base_ps
 
 
 class Core:
@@ -286,7 +267,7 @@ class Core:
         if node_id:
             node = session.node(node_id)
             if node.end_ps is None or node.event is not None:
-                node.waiters.append(_Sync(clock, request, offset_ps, base_ps))
+                node.waiters.append(SyncWaiter(clock, request, offset_ps, base_ps))
                 clock.block(request, why, node)
                 return
             base_ps = max(base_ps, node.end_ps + offset_ps)
@@ -335,7 +316,7 @@ class Core:
         if node_id:
             node = session.node(node_id)
             if node.end_ps is None or node.event is not None:
-                node.waiters.append(_Step(session.rank, index, offset_ps, bound_ps))
+                node.waiters.append(StepWaiter(session.rank, index, offset_ps, bound_ps))
                 return
             bound_ps = max(bound_ps, node.end_ps + offset_ps)
         self.statistics.step(session.rank, index, bound_ps)
@@ -345,7 +326,7 @@ class Core:
         assert end_ps is not None
         for waiter in node.waiters:
             time_ps = max(waiter.base_ps, end_ps + waiter.offset_ps)
-            if isinstance(waiter, _Sync):
+            if isinstance(waiter, SyncWaiter):
                 self._resume(waiter.clock, waiter.request, time_ps)
             else:
                 self.statistics.step(waiter.rank, waiter.index, time_ps)

@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
-import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import pytest
+from interpose_dispatch.attached import CONFIG, attach
 
-CONFIG: dict[str, Any] = {"device_count": 8, "capacity_bytes": 79 << 30}
-
-
-class _AttachFinder(importlib.abc.MetaPathFinder):
-    """Installs the device when torch.cuda is about to be imported; finds nothing itself."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name == "torch.cuda":
-            sys.meta_path.remove(self)
-            from interpose import cuda_surface, extension
-
-            loaded = extension.load()
-            loaded.install(CONFIG)
-            cuda_surface.install(loaded, CONFIG)
-
-
-def attach() -> ModuleType:
-    """Imports torch with the virtual device and returns the extension."""
-    from interpose import extension
-
-    if "torch" not in sys.modules:
-        sys.meta_path.insert(0, _AttachFinder())
-        import torch  # noqa: F401
-    return extension.load()
-
-
+__all__ = ["CONFIG"]
 EXTENSION = attach()
 
 
