@@ -42,6 +42,11 @@ def finish(
         summary["options"] = {key: value for key, value in options.items() if value is not None}
     try:
         recording = load(out)
+        if recording.without_record:
+            names = ", ".join(map(str, recording.without_record))
+            warnings.append(
+                f"ranks that were ended before they had recorded anything are missing here: {names}"
+            )
         shares = detail(recording)
         if shares is not None:
             summary["detail"] = shares

@@ -10,7 +10,7 @@ from typing import Any
 
 from phantom.timeline.collectives import Collective, Group, by_member, read_all
 from phantom.timeline.links import LinkRecord
-from phantom.timeline.spool import RankSpool, read_rank
+from phantom.timeline.spool import NothingRecorded, RankSpool, read_rank
 
 SPOOL = "spool"
 
@@ -21,7 +21,10 @@ class NoRun(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """`summary` is summary.json as parsed (contract.md); `ranks` holds the recorded ranks only."""
+    """`summary` is summary.json as parsed (contract.md); `ranks` holds the recorded ranks only.
+
+    `without_record`: ranks that were to record but were killed before they had written anything.
+    """
 
     folder: Path
     summary: dict[str, Any]
@@ -29,6 +32,7 @@ class Recording:
     groups: dict[str, Group] = field(default_factory=dict)
     collectives: list[Collective] = field(default_factory=list)
     links: LinkRecord = field(default_factory=LinkRecord)
+    without_record: tuple[int, ...] = ()
 
     @cached_property
     def collectives_of(self) -> dict[tuple[int, int], list[Collective]]:
@@ -94,9 +98,15 @@ def load(folder: Path, *, detail: bool = True) -> Recording:
     spool = folder / SPOOL
     if not detail or not spool.is_dir():
         return Recording(folder, summary)
-    ranks = {}
+    ranks, empty = {}, []
     for file in sorted(spool.glob("rank-*.msgpack")):
-        read = read_rank(file)
-        ranks[read.rank] = read
+        try:
+            read = read_rank(file)
+        except NothingRecorded:
+            empty.append(int(file.stem.rpartition("-")[2]))
+        else:
+            ranks[read.rank] = read
     groups, collectives, links = read_all(spool / "collectives.msgpack")
-    return Recording(folder, summary, dict(sorted(ranks.items())), groups, collectives, links)
+    return Recording(
+        folder, summary, dict(sorted(ranks.items())), groups, collectives, links, tuple(sorted(empty))
+    )

@@ -35,6 +35,10 @@ class SpoolError(ValueError):
     """A spool file is damaged or of another version; the text names the file."""
 
 
+class NothingRecorded(SpoolError):
+    """A rank was killed before it had written anything."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """What a span is: operator or collective, its class, and where its duration came from."""
@@ -124,7 +128,7 @@ def read_rank(path: Path) -> RankSpool:
         except (msgpack.UnpackException, ValueError, TypeError, IndexError) as error:
             raise SpoolError(f"{path}: damaged: {error}") from error
     if rank is None:
-        raise SpoolError(f"{path}: empty")
+        raise NothingRecorded(f"{path}: empty")
     spans = _rows(chunks["spans"], SPAN_ROW)
     spans = spans[np.lexsort((spans["stream"], spans["end_ps"], spans["start_ps"]))]
     communication = (spans["kernel"] & COMMUNICATION_BIT) != 0
