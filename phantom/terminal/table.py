@@ -94,6 +94,16 @@ def _coverage(summary: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
+def _routing(summary: Mapping[str, Any]) -> list[Row]:
+    routers = summary.get("moe_routers") or []
+    if not routers:
+        return []
+    sizes = sorted({(router["choices"], router["experts"]) for router in routers})
+    chosen = ", ".join(f"{choices} of {experts}" for choices, experts in sizes)
+    busiest = max(float(router["busiest_share"]) for router in routers)
+    return [("MoE routing", f"{summary.get('moe_routing')}: {chosen} experts, the busiest {share(busiest)}")]
+
+
 def _many(number: Any, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -105,7 +115,8 @@ def rows(summary: Mapping[str, Any]) -> list[Row]:
         f"of {summary.get('cluster')}"
     )
     found = [("job", job), ("status", str(summary.get("status")))]
-    found += _times(summary) + _shares(summary) + _links(summary) + _memory(summary) + _coverage(summary)
+    found += _times(summary) + _shares(summary) + _links(summary) + _memory(summary)
+    found += _routing(summary) + _coverage(summary)
     found.append(("real time", f"{float(summary.get('wall_s') or 0):.1f} s"))
     return found
 
