@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from interpose import build
+from phantom.report.memory import peaks
 from phantom.timeline.recording import load
 
-from .cases_torchtitan import titan
+from .cases_torchtitan import REPLICATE, SHARD, TENSOR, titan
 from .outcome import installed, run_case
 
 pytestmark = [
@@ -24,7 +25,6 @@ LINE = re.compile(
     r"step: +(\d+) .*memory: +([\d.]+)GiB\(([\d.]+)%\) +tps: ([\d,]+) +tflops: ([\d.,]+) +mfu: ([\d.]+)%"
 )
 GIB = 1 << 30
-NIC = re.compile(r"nic|ib|network", re.IGNORECASE)
 
 
 def simulate(folder: Path, *arguments: str, steps: int = 3, **settings: Any) -> Path:
@@ -73,54 +73,64 @@ def test_printed_lines_are_in_virtual_units(tmp_path: Path) -> None:
 
 
 def test_more_tensor_parallelism_lowers_memory(tmp_path: Path) -> None:
-    peaks = []
-    for degree in (1, 2, 4):
+    degrees = (1, 2, 4)
+    allocated, states = [], []
+    for degree in degrees:
         run = simulate(
             tmp_path / str(degree),
-            "--parallelism.tensor_parallel_degree",
+            TENSOR,
             str(degree),
-            "--parallelism.data_parallel_shard_degree",
+            SHARD,
             "1",
-            "--parallelism.data_parallel_replicate_degree",
+            REPLICATE,
             "1",
             gpus=degree,
         )
-        peaks.append(max(rank["peak_allocated_bytes"] for rank in summary_of(run)["ranks"]))
-    assert peaks[0] > 1.3 * peaks[1] > 1.3 * 1.3 * peaks[2]
+        allocated.append(max(rank["peak_allocated_bytes"] for rank in summary_of(run)["ranks"]))
+        by_category = peaks(load(run).ranks)[0].by_category
+        states.append(by_category["parameters"] + by_category["optimizer state"])
+    assert allocated[0] > allocated[1] > allocated[2]
+    # All weights but those of the norms are divided among the ranks.
+    for degree, state in zip(degrees, states, strict=True):
+        assert state == pytest.approx(states[0] / degree, rel=0.02)
 
 
-def gradient_traffic(run: Path, *, gpus_per_node: int) -> dict[str, int]:
-    """Bytes of weight and gradient collectives by whether their group stays within a node."""
+def bytes_by_reach(run: Path, kind: str, *, gpus_per_node: int) -> dict[str, int]:
+    """Message bytes of a kind of collective by whether its group stays inside a node; small ones left out."""
     totals = {"inside": 0, "between": 0}
     for each in load(run).collectives:
-        if each.kind not in ("all_gather", "reduce_scatter", "all_reduce") or each.size_bytes < 1 << 16:
-            continue
-        nodes = {rank // gpus_per_node for rank in each.ranks}
-        totals["inside" if len(nodes) == 1 else "between"] += each.size_bytes
+        if each.kind == kind and each.size_bytes >= 1 << 16:
+            nodes = {rank // gpus_per_node for rank in each.ranks}
+            totals["inside" if len(nodes) == 1 else "between"] += each.size_bytes
     return totals
 
 
-def test_hybrid_sharding_keeps_gathers_inside_the_node(tmp_path: Path) -> None:
-    flat = simulate(tmp_path / "fsdp", nodes=2, gpus=2)
-    hybrid = simulate(
-        tmp_path / "hsdp",
-        "--parallelism.data_parallel_replicate_degree",
-        "2",
-        "--parallelism.data_parallel_shard_degree",
-        "2",
-        nodes=2,
-        gpus=2,
+def bytes_leaving_nodes(run: Path) -> float:
+    """What the cables from the nodes' NICs to the switches carried."""
+    return sum(
+        float(link.bytes.sum())
+        for link in load(run).links.links
+        if re.fullmatch(r"node\d+/nic\d+->leaf.*", link.name)
     )
-    over_all, within = gradient_traffic(flat, gpus_per_node=2), gradient_traffic(hybrid, gpus_per_node=2)
-    assert over_all["inside"] == 0
-    assert within["inside"] > 0
-    # What is left between the nodes is one all_reduce of each rank's half of the gradients.
-    assert within["between"] < 0.35 * over_all["between"]
-    # The network agrees: fewer bytes leave a node.
-    leaving = [bytes_between_nodes(run) for run in (flat, hybrid)]
-    assert 0 < leaving[1] < leaving[0]
 
 
-def bytes_between_nodes(run: Path) -> float:
-    """What all links that leave a node carried."""
-    return sum(float(curve.bytes.sum()) for curve in load(run).links.links if NIC.search(curve.name))
+def test_hybrid_sharding_keeps_gathers_inside_the_node(tmp_path: Path) -> None:
+    flat_run = simulate(tmp_path / "fsdp", nodes=2, gpus=2)
+    hybrid_run = simulate(tmp_path / "hsdp", REPLICATE, "2", SHARD, "2", nodes=2, gpus=2)
+    kinds = ("all_gather", "reduce_scatter", "all_reduce")
+    flat = {kind: bytes_by_reach(flat_run, kind, gpus_per_node=2) for kind in kinds}
+    hybrid = {kind: bytes_by_reach(hybrid_run, kind, gpus_per_node=2) for kind in kinds}
+    # FSDP: one group over all ranks. HSDP: the same messages in each node, none of them between nodes.
+    for kind in ("all_gather", "reduce_scatter"):
+        assert flat[kind]["inside"] == hybrid[kind]["between"] == 0
+        assert hybrid[kind]["inside"] == 2 * flat[kind]["between"] > 0
+    # What is left between the nodes: each rank's half of the gradients, summed with its peer's.
+    assert flat["all_reduce"] == {"inside": 0, "between": 0}
+    assert hybrid["all_reduce"] == {"inside": 0, "between": hybrid["reduce_scatter"]["inside"] // 2}
+    # A ring over 4 ranks in 2 nodes crosses each way with 3/4 of its bytes, an all_reduce of 2 with all.
+    crossing = 0.75 * (flat["all_gather"]["between"] + flat["reduce_scatter"]["between"])
+    expected = hybrid["all_reduce"]["between"] / crossing
+    assert expected < 0.75
+    assert bytes_leaving_nodes(hybrid_run) / bytes_leaving_nodes(flat_run) == pytest.approx(
+        expected, rel=0.03
+    )
