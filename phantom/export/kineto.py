@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from phantom.kernels.dtypes import item_bytes
 from phantom.timeline.recording import Recording
 
 _NCCL = {
@@ -71,7 +72,8 @@ def _trace(recording: Recording, rank: int, indices: list[int]) -> dict[str, Any
                 form = f"{c.algorithm or 'ring'}_{c.protocol or 'simple'}".upper()
                 name = f"ncclDevKernel_{_NCCL[c.kind]}_{form}(ncclDevKernelArgsStorage<4096ul>)"
                 arguments["Collective name"] = c.kind
-                arguments["In msg nelems"] = c.size_bytes
+                arguments["In msg nelems"] = c.size_bytes // item_bytes(c.dtype)
+                arguments["dtype"] = c.dtype
                 arguments["Group size"] = len(c.members)
                 arguments["Process Group Name"] = c.comm
         events.append(_event("kernel", name, device, number, start_ps, stop_ps, arguments))
