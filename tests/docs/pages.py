@@ -68,6 +68,31 @@ def lasting(output: str) -> list[str]:
     return [line for line in lines if not CHANGING.match(line)]
 
 
+NUMBER = re.compile(r"<?(\d[\d,]*(?:\.\d+)?)(%?)")
+TOLERANCE, POINTS = 0.02, 1.5
+
+
+def differences(shown: str, printed: str) -> list[str]:
+    """Lines that differ: in words, or in a number by more than 2 %, or a share by more than 1.5 points.
+
+    Times are the same to the digit on every machine (tests/launch compares bits), but they change a little
+    with every new calibration of a cost, and a page need not be renewed for that.
+    """
+    old, new = lasting(shown), lasting(printed)
+    wrong = [f"- {a}\n+ {b}" for a, b in zip(old, new) if not _alike(a, b)]
+    return wrong + [f"- {line}" for line in old[len(new) :]] + [f"+ {line}" for line in new[len(old) :]]
+
+
+def _alike(old: str, new: str) -> bool:
+    if NUMBER.sub("#", old).split() != NUMBER.sub("#", new).split():
+        return False
+    for (a, share), (b, _) in zip(NUMBER.findall(old), NUMBER.findall(new)):
+        x, y = float(a.replace(",", "")), float(b.replace(",", ""))
+        if abs(x - y) > (POINTS if share else TOLERANCE * max(abs(x), abs(y))):
+            return False
+    return True
+
+
 def replaced(text: str, name: str, output: str) -> str:
     """The page's text with another output under the block of that name."""
     shown = "\n".join(f"    {line}".rstrip() for line in output.strip("\n").splitlines()) + "\n"
