@@ -106,6 +106,8 @@ def command(row: Row, out: Path) -> list[str]:
         str(row.gpus_per_node),
         "--kernels",
         "predict",
+        "--timeline-ranks",
+        "0",
         "--out",
         str(out),
         str(HERE / "gpt_job" / "train.py"),
