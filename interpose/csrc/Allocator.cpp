@@ -13,6 +13,10 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 
+#include <malloc.h>
+#include <sys/resource.h>
+#include <time.h>
+
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -30,9 +34,61 @@ constexpr int kMaxDevices = 64;
 std::array<std::atomic<DeviceMemory*>, kMaxDevices> g_devices{};
 std::mutex g_devices_mutex;
 
+// Where the CPU is the device and time is measured, the memory of the real job is taken from the same malloc at the same
+// points: which pages are new, and have to be faulted in, depends on everything that was allocated and freed before.
+struct HostBacked final : Allocation {
+  void* pages = nullptr;
+};
+
+constexpr size_t kHostAlignment = 64;               // c10/core/alignment.h, gAlignment
+constexpr size_t kFaultsMatter = size_t(16) << 10;   // below, new pages are rare
+constexpr size_t kPage = 4096;
+
+bool hostBacked() { return config().blocking_launches && config().cpu_time == CpuTime::kMeasured; }
+
+int64_t threadCpuNs() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+long threadFaults() {
+  rusage usage;
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+void charge(int64_t spent_ns) {
+  if (thisThreadHasClock()) thisThreadClock().advance(Picoseconds(spent_ns) * 1000);
+}
+
+// malloc as c10::alloc_cpu calls it, and one write per page. Only what page faults cost is charged: the kernel that fills
+// pages which are there already was measured doing so.
+void* hostPages(size_t bytes) {
+  // The backward pass has a thread of its own here; on the CPU it runs in the calling one, with its arena.
+  static const bool one_arena = mallopt(M_ARENA_MAX, 1) == 1;
+  (void)one_arena;
+  void* pages = nullptr;
+  const bool matters = bytes >= kFaultsMatter;
+  const int64_t before_ns = matters ? threadCpuNs() : 0;
+  const long faults = matters ? threadFaults() : 0;
+  if (posix_memalign(&pages, kHostAlignment, bytes) != 0) return nullptr;   // the simulated memory says what does not fit
+  if (!matters) return pages;
+  for (size_t at = 0; at < bytes; at += kPage) static_cast<volatile char*>(pages)[at] = 0;
+  if (threadFaults() > faults) charge(threadCpuNs() - before_ns);
+  return pages;
+}
+
+void releasePages(void* pages, size_t bytes) {
+  const int64_t before_ns = bytes >= kFaultsMatter ? threadCpuNs() : 0;
+  free(pages);
+  if (bytes >= kFaultsMatter) charge(threadCpuNs() - before_ns);
+}
+
 void deleteAllocation(void* context) {
-  auto* allocation = static_cast<Allocation*>(context);
+  auto* allocation = static_cast<HostBacked*>(context);
   deviceMemory(allocation->device).free(allocation->block);
+  if (allocation->pages != nullptr) releasePages(allocation->pages, allocation->bytes);
   delete allocation;
 }
 
@@ -135,11 +191,12 @@ c10::DataPtr allocateOn(c10::DeviceIndex device, size_t bytes) {
   constexpr size_t kOneExabyte = size_t(1) << 60;
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kOneExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Block* block = deviceMemory(device).allocate(bytes, currentStream(device));
-  auto* allocation = new Allocation();
+  auto* allocation = new HostBacked();
   allocation->address = reinterpret_cast<void*>(block->address);
   allocation->bytes = bytes;
   allocation->device = device;
   allocation->block = block;
+  if (hostBacked()) allocation->pages = hostPages(bytes);
   return c10::DataPtr(allocation->address, allocation, &deleteAllocation, where);
 }
 

@@ -6,6 +6,7 @@ length and msgpack.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from typing import Any
@@ -56,6 +57,21 @@ def measure_here(request: dict[str, Any], dispatch_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _keep_pages() -> None:
+    """Keeps freed memory, so that a repeated kernel writes its result to pages that are there (glibc).
+
+    In a job the pages of a large result may have to be faulted in, or not, as malloc has it; that is counted
+    where the result is allocated (docs/local-cpu.md).
+    """
+    trim_threshold, mmap_threshold = -1, -3  # mallopt(3)
+    try:
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 32 << 20)  # the most that it takes
+        library.mallopt(trim_threshold, (1 << 31) - 1)
+    except (OSError, AttributeError):
+        return  # another C library: faults are part of the measurement
+
+
 def main() -> None:
     """Serve requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
@@ -64,6 +80,7 @@ def main() -> None:
 
     from phantom.kernels.timing import dispatch_cost_s
 
+    _keep_pages()
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     torch.set_num_threads(threads)
     # In-place operators repeated on their own result would drift into denormals, which are slow and not the

@@ -109,7 +109,7 @@ class Runner:
         """Runs a command; raises RuntimeError with its output where it fails."""
         done = subprocess.run(
             [sys.executable, "-m", "phantom.cli.main", *arguments],
-            cwd=self._folder, env=self._environment, capture_output=True, text=True, timeout=300,
+            cwd=self._folder, env=self._environment, capture_output=True, text=True, timeout=400,
         )  # fmt: skip
         if done.returncode not in allowed:
             raise RuntimeError(
