@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .case import Case
@@ -45,27 +45,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [case for case in cases if re.search(given.only, case.name)]
     if not chosen:
         parser.error(f"--only {given.only!r}: no case has such a name")
-    with tempfile.TemporaryDirectory(prefix="phantom-frameworks-") as temporary:
-        outcomes = run_all(chosen, given.keep or Path(temporary), paths)
     rows = kept_rows(cases) if given.only else {}
-    rows |= {outcome.name: outcome for outcome in outcomes}
-    ordered = [rows[case.name] for case in cases if case.name in rows]
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="phantom-frameworks-") as temporary:
+        for outcome in run_all(chosen, given.keep or Path(temporary), paths):
+            failed = failed or outcome.failed
+            rows[outcome.name] = outcome
+            write([rows[case.name] for case in cases if case.name in rows])
+    return 1 if failed else 0
+
+
+def write(outcomes: Sequence[Outcome]) -> None:
+    """Writes rows and page; after every case, so that a matrix that is interrupted keeps what it has."""
     ROWS.parent.mkdir(exist_ok=True)
-    ROWS.write_text(json.dumps([outcome.row() for outcome in ordered], indent=1))
-    PAGE.write_text(page(ordered))
-    return 1 if any(outcome.failed for outcome in outcomes) else 0
+    ROWS.write_text(json.dumps([outcome.row() for outcome in outcomes], indent=1))
+    PAGE.write_text(page(outcomes))
 
 
-def run_all(cases: Sequence[Case], folder: Path, paths: Mapping[str, str]) -> Sequence[Outcome]:
+def run_all(cases: Sequence[Case], folder: Path, paths: Mapping[str, str]) -> Iterator[Outcome]:
     """Runs cases one after the other; prints each as it ends."""
-    outcomes = []
     for case in cases:
         outcome = run_case(case, (folder / case.name).resolve(), paths)
-        outcomes.append(outcome)
         print(f"{case.name:36} {case.ranks:4} ranks {outcome.wall_s:6.1f} s  {outcome.status}", flush=True)
         if outcome.failed:
             print(outcome.output, file=sys.stderr, flush=True)
-    return outcomes
+        yield outcome
 
 
 def kept_rows(cases: Sequence[Case]) -> dict[str, Outcome]:
