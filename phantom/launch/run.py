@@ -262,7 +262,7 @@ class Run:
                 summary = self._client.close_job(
                     {
                         "statuses": statuses,
-                        "interrupted": outcome.interrupted is not None,
+                        "interrupted": outcome.was_interrupted,
                         "wall_s": outcome.wall_s,
                     }
                 )

@@ -73,6 +73,11 @@ class Outcome:
     lost: str | None = None  # a simulated node that went away
     wall_s: float = 0.0
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user ended it; who watches servers stops the others when one is lost, which is none."""
+        return self.interrupted is not None and self.lost is None
+
 
 class Supervisor:
     """Runs one job to its end. `events` is what agent, simulator and signal handlers write to."""

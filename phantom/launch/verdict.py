@@ -49,8 +49,8 @@ def judge(
     known = result.get("status", "failed")
     if orphans:
         warnings.append(f"{orphans} processes of the job were still running at its end and were stopped")
-    # Whoever watches the servers stops the others when one is gone: the lost one is the cause.
-    if outcome.interrupted is not None and outcome.lost is None:
+    if outcome.was_interrupted:
+        assert outcome.interrupted is not None
         result["status"] = "interrupted"
         messages.append(
             f"interrupted by {signal.Signals(outcome.interrupted).name}; the summary holds the steps so far"

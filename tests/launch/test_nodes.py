@@ -88,6 +88,7 @@ def test_a_lost_node_ends_the_run_and_is_named(phantom: Phantom, spread: Callabl
     assert run.returncode == 128 + signal.SIGKILL, err
     assert f"{socket.gethostname()} (node 1) is lost" in err
     assert any("(node 1) is lost" in text for text in summary(phantom)["warnings"])
+    assert summary(phantom)["status"] == "failed"
     assert nodes[0].wait(timeout=30) == 0
     assert wait_until_gone(rank, child) == []
 
