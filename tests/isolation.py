@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ISOLATED = ("interpose_device", "interpose_dispatch", "interpose_python")
+ISOLATED = ("interpose_device", "interpose_dispatch", "interpose_python", "interpose_triton")
 
 
 def isolated_files() -> list[Path]:

@@ -200,6 +200,17 @@ c10::DataPtr allocateOn(c10::DeviceIndex device, size_t bytes) {
   return c10::DataPtr(allocation->address, allocation, &deleteAllocation, where);
 }
 
+void adoptBlock(c10::StorageImpl& storage, Block* block, c10::DeviceIndex device) {
+  auto* allocation = new HostBacked();
+  allocation->address = reinterpret_cast<void*>(block->address);
+  allocation->bytes = storage.nbytes();
+  allocation->device = device;
+  allocation->block = block;
+  storage.set_data_ptr_noswap(c10::DataPtr(allocation->address, allocation, &deleteAllocation, c10::Device(c10::kCUDA, device)));
+}
+
+bool ownsBlock(const c10::StorageImpl& storage) { return storage.data_ptr().get_deleter() == &deleteAllocation; }
+
 void touchScratch(c10::DeviceIndex device, size_t bytes) {
   if (bytes == 0) return;
   DeviceMemory& memory = deviceMemory(device);

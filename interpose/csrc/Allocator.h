@@ -31,6 +31,9 @@ c10::Allocator* deviceAllocator();
 Allocation* allocationOf(const c10::Storage& storage);
 Allocation* allocationOf(const at::Tensor& tensor);
 c10::DataPtr allocateOn(c10::DeviceIndex device, size_t bytes);   // on that device's current stream
+// Gives a storage over memory that nobody frees the block it lies in, so that it is freed with the storage.
+void adoptBlock(c10::StorageImpl& storage, Block* block, c10::DeviceIndex device);
+bool ownsBlock(const c10::StorageImpl& storage);
 // What a kernel takes for itself and gives back: counts towards peak and reserved memory.
 void touchScratch(c10::DeviceIndex device, size_t bytes);
 // The persistent cuBLAS workspace of (device, stream), taken on the first matrix product there.

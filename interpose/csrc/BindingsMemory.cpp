@@ -1,5 +1,6 @@
 // Python's view of the allocator: statistics, snapshots, pools, raw allocations, pinned memory.
 #include "Bindings.h"
+#include "AddressSpace.h"
 #include "Allocator.h"
 #include "Clock.h"
 #include "Config.h"
@@ -215,6 +216,15 @@ void bindRaw(py::module_& m) {
     c10::DataPtr dropped;
     std::lock_guard<std::mutex> lock(g_raw_mutex);
     const auto it = rawAllocations().find(address);
+    if (it == rawAllocations().end() && address != 0) {
+      // A block of a CUDA graph's pool whose storage died while it did not own it.
+      const c10::DeviceIndex d = deviceOfAddress(reinterpret_cast<void*>(address));
+      Block* block = d >= 0 ? deviceMemory(d).blockAt(address) : nullptr;
+      if (block != nullptr) {
+        deviceMemory(d).free(block);
+        return;
+      }
+    }
     TORCH_CHECK(address == 0 || it != rawAllocations().end(), "invalid device pointer: ", address);
     if (it == rawAllocations().end()) return;
     dropped = std::move(it->second);

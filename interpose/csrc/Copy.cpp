@@ -7,6 +7,8 @@
 #include "Config.h"
 #include "Device.h"
 #include "DispatchCall.h"
+#include "GraphCapture.h"
+#include "OffClock.h"
 #include "Session.h"
 #include "Timeline.h"
 #include "Values.h"
@@ -33,21 +35,24 @@ bool pinned(const at::Tensor& host) {
 void transfer(const char* direction, size_t bytes, bool is_pinned, c10::DeviceIndex device) {
   if (config().blocking_launches) return;   // the CPU's memory is the device's: `.to(device)` copies nothing there
   const c10::StreamId stream = currentStream(device);
-  if (bytes >= kShownToNetwork && sessionOpen()) {
-    NodePtr node = newNode();
-    Tail ready = occupyStream(device, stream, node, direction[0] == 'h' ? "copy host to device" : "copy device to host");
-    Clock& clock = thisThreadClock();
-    record([&](Packer& p) {
-      p.array(8);
-      p.integer(18);
-      p.integer(int64_t(node->id));
-      p.string(direction);
-      p.integer(int64_t(bytes));
-      p.boolean(is_pinned);
-      packTail(p, ready);
-      p.integer(clock.id);
-      p.integer(clock.now_ps.load());
-    });
+  if (bytes >= kShownToNetwork && sessionOpen() && !offClock()) {
+    const auto run = [=](StreamId on) {
+      NodePtr node = newNode();
+      Tail ready = occupyStream(device, on, node, direction[0] == 'h' ? "copy host to device" : "copy device to host");
+      Clock& clock = thisThreadClock();
+      record([&](Packer& p) {
+        p.array(8);
+        p.integer(18);
+        p.integer(int64_t(node->id));
+        p.string(direction);
+        p.integer(int64_t(bytes));
+        p.boolean(is_pinned);
+        packTail(p, ready);
+        p.integer(clock.id);
+        p.integer(clock.now_ps.load());
+      });
+    };
+    if (!captureCall(device, stream, run)) run(stream);
     return;
   }
   static const uint32_t to_device = internKernel("copy host to device", "copy", "predicted");

@@ -85,6 +85,18 @@ struct Segment {
   PoolId pool;
 };
 
+// The blocks of a private pool at one moment, by segment and address (CUDA graph trees go back to such moments).
+struct PoolCheckpoint {
+  struct Piece {
+    uintptr_t address;
+    size_t size, requested;
+    bool small;
+  };
+  c10::DeviceIndex device = 0;
+  PoolId pool{0, 0};
+  std::vector<Piece> allocated;
+};
+
 // One line of torch.cuda.memory's history.
 struct TraceEvent {
   const char* action;
@@ -119,6 +131,11 @@ class DeviceMemory {
   void endAllocateToPool(PoolId id);
   void releasePool(PoolId id);
   int poolUsers(PoolId id);
+  PoolCheckpoint checkpoint(PoolId id);
+  // Hands out again what was allocated at the checkpoint and is not now; blocks made since stay with their owners.
+  std::vector<Block*> restore(const PoolCheckpoint& to);
+  std::set<uintptr_t> allocatedIn(PoolId id);
+  Block* blockAt(uintptr_t address);        // an allocated one; null if there is none
   // A capture forbids event queries: blocks used on other streams wait for its end.
   void setCapturing(bool capturing);
 
@@ -156,6 +173,7 @@ class DeviceMemory {
   void releasePoolBlocks(BlockPool& pool);
   void collectGarbage();
   Block* hand(Request& request, size_t bytes);
+  Block* carve(BlockPool& pool, const PoolCheckpoint::Piece& piece);
   void freeBlock(Block* block);
   size_t merge(Block* into, Block* from, BlockPool& pool);
   void freeLater(Block* block);

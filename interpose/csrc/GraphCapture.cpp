@@ -1,5 +1,6 @@
 #include "GraphCapture.h"
 
+#include "Allocator.h"
 #include "Bindings.h"
 #include "Clock.h"
 #include "Device.h"
@@ -8,6 +9,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -29,11 +31,13 @@ struct Step {
 struct Graph {
   StreamId origin = 0;   // becomes the stream of the replay; the others stay what they were
   std::vector<Step> steps;
+  std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> written;
 };
 
 // Leaked and never locked while anything else is called.
 std::mutex g_mutex;
 std::atomic<int> g_captures{0};
+thread_local int t_captures = 0;   // begun by this thread
 auto& g_open = *new std::map<DeviceIndex, Graph>();
 auto& g_graphs = *new std::map<uint64_t, std::shared_ptr<const Graph>>();
 uint64_t g_next_graph = 1, g_next_event = 1;
@@ -67,6 +71,26 @@ bool captureCall(DeviceIndex device, StreamId stream, std::function<void(StreamI
   return keep(device, {Step::kCall, stream, 0, 0, 0, std::move(run)});
 }
 
+void orderAfter(DeviceIndex device, StreamId to, StreamId from) {
+  if (captureWait(device, to, captureEvent(device, from))) return;
+  streamWait(device, to, streamTail(device, from));
+}
+
+void captureWritten(const at::Tensor& tensor) {
+  if (g_captures.load(std::memory_order_relaxed) == 0 || !tensor.has_storage()) return;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  const auto open = g_open.find(tensor.device().index());
+  if (open == g_open.end()) return;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  open->second.written.emplace(storage, c10::weak_intrusive_ptr<c10::StorageImpl>(
+                                            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
+}
+
+void refuseInCapture(const char* what) {
+  TORCH_CHECK(t_captures == 0, "CUDA error: operation not permitted when stream is capturing\n", what,
+              " waits for the device, which a CUDA graph under capture does not allow.");
+}
+
 uint64_t captureEvent(DeviceIndex device, StreamId stream) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return 0;
   std::lock_guard<std::mutex> lock(g_mutex);
@@ -84,6 +108,7 @@ void captureBegin(DeviceIndex device, StreamId origin) {
     std::lock_guard<std::mutex> lock(g_mutex);
     TORCH_CHECK(g_open.emplace(device, Graph{origin, {}}).second, "cuda:", int(device), " is being captured already");
     ++g_captures;
+    ++t_captures;
   }
   deviceMemory(device).setCapturing(true);
 }
@@ -98,6 +123,7 @@ uint64_t captureEnd(DeviceIndex device) {
     g_graphs[number] = std::make_shared<const Graph>(std::move(open->second));
     g_open.erase(open);
     --g_captures;
+    t_captures = std::max(t_captures - 1, 0);
   }
   deviceMemory(device).setCapturing(false);
   return number;
@@ -123,6 +149,12 @@ void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream) {
       }
       case Step::kCall: step.run(where); break;
     }
+  }
+  for (const auto& [key, weak] : kept->written) {
+    const auto storage = weak.lock();
+    if (!storage) continue;
+    Allocation* allocation = allocationOf(c10::Storage(storage));
+    if (allocation != nullptr) allocation->value = {};
   }
 }
 

@@ -123,10 +123,18 @@ void packHead(Packer& p, std::string_view op, size_t arguments, bool with_tf32) 
   p.array(arguments);
 }
 
-void packOutput(Packer& p, const Call& call, const OutputSpec& spec) {
-  if (spec.kind == OutputKind::kUndefined) p.nil();
-  else if (spec.kind == OutputKind::kInput) packTensor(p, *call.inputs[spec.source].tensor);
-  else packTensor(p, spec.dtype, spec.sizes, spec.strides, spec.kind == OutputKind::kHost ? "cpu" : "cuda");
+void packOutput(Packer& p, const Call& call, const MetadataEntry& entry, const OutputSpec& spec) {
+  if (spec.kind == OutputKind::kUndefined) {
+    p.nil();
+  } else if (spec.kind == OutputKind::kInput) {
+    const at::Tensor& tensor = *call.inputs[spec.source].tensor;
+    for (const InputChange& change : entry.changes) {
+      if (change.input != spec.source) continue;   // `out=` that the operator resizes: what it will be
+      packTensor(p, tensor.scalar_type(), change.sizes, change.strides, tensor.is_cuda() ? "cuda" : "cpu");
+      return;
+    }
+    packTensor(p, tensor);
+  } else packTensor(p, spec.dtype, spec.sizes, spec.strides, spec.kind == OutputKind::kHost ? "cpu" : "cuda");
 }
 
 std::string packRequest(const Call& call, const MetadataEntry& entry) {
@@ -139,12 +147,12 @@ std::string packRequest(const Call& call, const MetadataEntry& entry) {
     if (spec.kind == ReturnSpec::Kind::kConstant) {
       packValue(p, spec.constant);
     } else if (spec.kind == ReturnSpec::Kind::kTensor) {
-      packOutput(p, call, entry.outputs[spec.first]);
+      packOutput(p, call, entry, entry.outputs[spec.first]);
     } else {
       p.array(2);
       p.string("L");
       p.array(spec.count);
-      for (uint32_t i = 0; i < spec.count; ++i) packOutput(p, call, entry.outputs[spec.first + i]);
+      for (uint32_t i = 0; i < spec.count; ++i) packOutput(p, call, entry, entry.outputs[spec.first + i]);
     }
   }
   return std::move(p.buffer());

@@ -6,6 +6,7 @@
 #include "Clock.h"
 #include "Config.h"
 #include "Device.h"
+#include "GraphCapture.h"
 #include "ProcessGroupChecks.h"
 #include "SessionPython.h"
 #include "Values.h"
@@ -119,7 +120,7 @@ WorkPtr ProcessGroupNccl::collective(Call call, bool async_op) {
   begin(device);
   Channel& own = channel(device);
   const StreamId stream = async_op ? own.stream : currentStream(device.index());
-  if (async_op) streamWait(device.index(), stream, streamTail(device.index(), currentStream(device.index())));
+  if (async_op) orderAfter(device.index(), stream, currentStream(device.index()));
   if (!coalesced_calls_.empty()) {
     TORCH_CHECK(coalesced_calls_.front().sample().device() == device, kMultiDeviceError);
   }
@@ -136,7 +137,7 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
   Channel& own = channel(device);
   const StreamId current = currentStream(device.index());
   const StreamId stream = async_op ? own.stream : current;
-  if (async_op) streamWait(device.index(), stream, streamTail(device.index(), current));
+  if (async_op) orderAfter(device.index(), stream, current);
 
   auto work = c10::make_intrusive<WorkNccl>(device, getRank(), type, sequence_, title, first.inputs);
   work->blocking_wait_ = blocking_wait_ || config().blocking_launches;
@@ -168,9 +169,7 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
       posted[j] = true;
       group.push_back(&calls[j]);
     }
-    NodePtr node = newNode();
-    const Tail ready = occupyStream(device.index(), stream, node, calls[i].title);
-    postGroup(group, node, ready);
+    postGroup(group, device, stream);
   }
   for (Call& call : calls) {
     if (call.after) call.after();
@@ -183,7 +182,7 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
   return work;
 }
 
-void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, const NodePtr& node, const Tail& ready) {
+void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, c10::Device device, StreamId stream) {
   const Call& first = *calls.front();
   const std::string_view kind = first.kind;
   const bool is_root = first.root == getRank();
@@ -232,12 +231,10 @@ void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, const NodePtr&
   }
 
   CollectiveRecord record;
-  record.node = node;
   record.kind = first.kind;
   record.dtype = first.sample().scalar_type();
   record.bytes = bytes;
   record.root = first.root;
-  record.ready = ready;
   record.coalesced = int64_t(calls.size());
   record.in_splits = first.in_splits;
   record.out_splits = first.out_splits;
@@ -258,6 +255,20 @@ void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, const NodePtr&
     }
   }
 
+  if (streamCapturing(device.index(), stream)) {
+    // A replay has no values: nobody knows what the kernels before it would have written.
+    if (receives) forgetValues(receive);
+    const auto replay = [comm = comm_, record, device, title = std::string(first.title)](StreamId on) {
+      CollectiveRecord again = record;
+      again.node = newNode();
+      again.ready = occupyStream(device.index(), on, again.node, title);
+      comm->post(again);
+    };
+    if (captureCall(device.index(), stream, replay)) return;
+  }
+  const NodePtr node = newNode();
+  record.node = node;
+  record.ready = occupyStream(device.index(), stream, node, first.title);
   const Offer offer = contributes && valued ? offerValue(send, record.payload) : Offer::kNone;
   record.value_later = offer == Offer::kLater;
   record.want = receives && (needs_own ? offer != Offer::kNone : smallEnough(receive));
@@ -280,7 +291,7 @@ WorkPtr ProcessGroupNccl::pointToPoint(Transfer transfer) {
       TORCH_CHECK(coalesced_transfers_.front().tensor.device() == device, kMultiDeviceError);
     }
     const StreamId stream = channel(device).stream;
-    streamWait(device.index(), stream, streamTail(device.index(), currentStream(device.index())));
+    orderAfter(device.index(), stream, currentStream(device.index()));
     coalescing_async_ = true;
     coalesced_transfers_.push_back(std::move(transfer));
     return nullptr;
@@ -288,7 +299,7 @@ WorkPtr ProcessGroupNccl::pointToPoint(Transfer transfer) {
   begin(device);
   Channel& own = eager_ ? channel(device) : pairChannel(device, transfer.peer);
   if (!eager_) transfer.peer = own.comm->globalRanks().size() == 1 ? 0 : 1 - own.own_rank;
-  streamWait(device.index(), own.stream, streamTail(device.index(), currentStream(device.index())));
+  orderAfter(device.index(), own.stream, currentStream(device.index()));
   const auto type = transfer.is_send ? c10d::OpType::SEND : c10d::OpType::RECV;
   return launchTransfers(own, device, {transfer}, type, transfer.is_send ? "nccl:send" : "nccl:recv");
 }
@@ -296,8 +307,9 @@ WorkPtr ProcessGroupNccl::pointToPoint(Transfer transfer) {
 WorkPtr ProcessGroupNccl::launchTransfers(Channel& own, c10::Device device, const std::vector<Transfer>& transfers,
                                           c10d::OpType type, const char* title) {
   ++p2p_sequence_;
-  NodePtr node = newNode();
-  const Tail ready = occupyStream(device.index(), own.stream, node, title);
+  const bool capturing = streamCapturing(device.index(), own.stream);
+  NodePtr node = capturing ? nullptr : newNode();
+  const Tail ready = capturing ? Tail() : occupyStream(device.index(), own.stream, node, title);
   std::vector<TransferRecord> records(transfers.size());
   std::vector<std::optional<Receiver>> receivers(transfers.size());
   std::vector<Message> messages(transfers.size());
@@ -309,13 +321,24 @@ WorkPtr ProcessGroupNccl::launchTransfers(Channel& own, c10::Device device, cons
     r.is_send = t.is_send;
     r.bytes = int64_t(t.tensor.nbytes());
     r.dtype = t.tensor.scalar_type();
+    if (capturing) continue;   // a replay has no values
     if (t.is_send) r.value_later = offerValue(messages[i], r.payload) == Offer::kLater;
     else r.want = smallEnough(messages[i]);
     if (r.want) receivers[i].emplace(node, uint32_t(i));
+  }
+  for (const Transfer& t : transfers) {
     // A send need not be waited for, so the storage itself must know of the stream.
     recordStream(t.tensor.storage().data_ptr(), device.index(), own.stream);
   }
-  own.comm->post(node, ready, own.own_rank, records);
+  if (capturing) {
+    captureCall(device.index(), own.stream, [own, device, records, title = std::string(title)](StreamId on) {
+      NodePtr again = newNode();
+      const Tail start = occupyStream(device.index(), on, again, title);
+      own.comm->post(again, start, own.own_rank, records);
+    });
+  } else {
+    own.comm->post(node, ready, own.own_rank, records);
+  }
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (records[i].value_later) supplyLater(node, uint32_t(i), messages[i]);
   }

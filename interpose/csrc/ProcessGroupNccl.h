@@ -147,7 +147,8 @@ class ProcessGroupNccl : public c10d::Backend {
 
   WorkPtr collective(Call call, bool async_op);
   WorkPtr collectives(std::vector<Call> calls, bool async_op, c10d::OpType type, const char* title);
-  void postGroup(const std::vector<Call*>& calls, const NodePtr& node, const Tail& ready);
+  // Puts one message on the stream, or into the CUDA graph that is being captured.
+  void postGroup(const std::vector<Call*>& calls, c10::Device device, StreamId stream);
   WorkPtr pointToPoint(Transfer transfer);
   WorkPtr launchTransfers(Channel& channel, c10::Device device, const std::vector<Transfer>& transfers,
                           c10d::OpType type, const char* title);

@@ -2,6 +2,7 @@
 
 #include "Clock.h"
 #include "Device.h"
+#include "GraphCapture.h"
 #include "Session.h"
 
 #include <ATen/core/jit_type.h>
@@ -18,6 +19,7 @@ WorkNccl::WorkNccl(c10::Device device, int rank, c10d::OpType type, uint64_t seq
 void WorkNccl::launched(StreamId stream, const Tail& ready) {
   ready_ = ready;
   end_ = streamTail(device_.index(), stream);
+  captured_ = captureEvent(device_.index(), stream);
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                      std::vector<c10::Device>{device_});
   if (recordFunctionEndCallback_) {
@@ -39,7 +41,8 @@ void WorkNccl::synchronize() {
   const HookScope scope;
   throwIfAborted();
   chargeHost(HostWork::kQuery);   // one cudaStreamWaitEvent
-  streamWait(device_.index(), currentStream(device_.index()), end_);
+  const StreamId current = currentStream(device_.index());
+  if (!captureWait(device_.index(), current, captured_)) streamWait(device_.index(), current, end_);
   stash_.clear();
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(c10::intrusive_ptr<Work>::unsafe_reclaim_from_nonowning(this));

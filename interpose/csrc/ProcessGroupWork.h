@@ -32,6 +32,7 @@ class WorkNccl : public c10d::Work {
   const c10::Device device_;
   const uint64_t sequence_;
   Tail ready_, end_;
+  uint64_t captured_ = 0;            // stands for the end inside a CUDA graph under capture
   std::vector<at::Tensor> outputs_;
   // Tensors that the communication stream reads or writes, kept until the waiting stream is ordered after it
   // (ProcessGroupNCCL's stashed_for_allocator_safety_).

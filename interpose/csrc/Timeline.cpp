@@ -155,6 +155,8 @@ Tail occupyStream(DeviceIndex device, StreamId stream, const NodePtr& node, cons
 }
 
 void synchronize(Tail tail, const char* why) {
+  if (offClock()) return;
+  refuseInCapture(why);
   const HookScope scope;
   chargeHost(HostWork::kSync);
   waitFor(std::move(tail), why);
@@ -189,6 +191,7 @@ void waitFor(Tail tail, const char* why) {
 }
 
 bool query(Tail tail) {
+  if (offClock()) return true;
   const HookScope scope;
   chargeHost(HostWork::kQuery);
   Clock& clock = thisThreadClock();

@@ -1,6 +1,7 @@
 #include "ValuesVersion.h"
 
 #include "Allocator.h"
+#include "GraphCapture.h"
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
@@ -41,7 +42,9 @@ VersionPtr versionOf(const at::Tensor& tensor) {
 
 void setVersion(const at::Tensor& tensor, VersionPtr version) {
   Allocation* allocation = allocationOf(tensor);
-  if (allocation != nullptr) allocation->value = std::move(version);
+  if (allocation == nullptr) return;
+  captureWritten(tensor);
+  allocation->value = std::move(version);
 }
 
 bool isKnownOrPending(const at::Tensor& tensor) {

@@ -100,10 +100,45 @@ def _graph_class(extension: ModuleType) -> type:
     return _CUDAGraph
 
 
+def _graph_tree_names(extension: ModuleType) -> dict[str, Any]:
+    """What torch/_inductor/cudagraph_trees.py takes from CUDA builds."""
+
+    def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: Any) -> Any:
+        return extension.construct_cuda_tensor(metadata, storage)
+
+    def _storage_Use_Count(storage_ptr: int) -> int:
+        return extension.storage_use_count(storage_ptr)
+
+    def _tensors_data_ptrs_at_indices_equal(
+        tensors: list[Any], data_ptrs: list[int | None], indices: list[int]
+    ) -> bool:
+        return extension.tensors_data_ptrs_at_indices_equal(tensors, data_ptrs, indices)
+
+    def _free_And_Remove_DeleterFn(storage_ptr: int) -> None:
+        extension.free_and_remove_deleter(storage_ptr)
+
+    def _has_Standard_Deleter(storage_ptr: int) -> bool:
+        return extension.has_standard_deleter(storage_ptr)
+
+    def _set_storage_access_error_msg(tensor: Any, text: str) -> None:
+        extension.set_storage_access_error(tensor, text)
+
+    def _set_storage_data_ptr_access_error_msg(storage_ptr: int, text: str) -> None:
+        extension.set_storage_data_ptr_access_error(storage_ptr, text)
+
+    found = {name: value for name, value in locals().items() if name.startswith("_")}
+    found["_cuda_CUDAAllocator_AllocatorState"] = extension.PoolCheckpoint
+    return found
+
+
 def names(extension: ModuleType) -> dict[str, Any]:
     """Graph functions and classes of `torch._C`."""
 
     def _graph_pool_handle() -> tuple[int, int]:
         return extension.new_pool_id(True)
 
-    return {"_graph_pool_handle": _graph_pool_handle, "_CUDAGraph": _graph_class(extension)}
+    return {
+        "_graph_pool_handle": _graph_pool_handle,
+        "_CUDAGraph": _graph_class(extension),
+        **_graph_tree_names(extension),
+    }

@@ -175,14 +175,16 @@ def names(extension: ModuleType) -> dict[str, Any]:
     def _cuda_annotateMemory(data_ptr: int, metadata: str) -> None:
         return None
 
-    def _cuda_getCheckpointState(device: int, pool: tuple[int, int]) -> None:
-        raise RuntimeError("phantom does not simulate checkpoints of CUDA graph memory pools")
+    def _cuda_getCheckpointState(device: int, pool: tuple[int, int]) -> Any:
+        return extension.pool_checkpoint(device, pool)
 
-    def _cuda_setCheckpointPoolState(*arguments: Any) -> None:
-        raise RuntimeError("phantom does not simulate checkpoints of CUDA graph memory pools")
+    def _cuda_setCheckpointPoolState(
+        device: int, state: Any, stale_storages: list[int], storages_to_add_deleters_to: list[int]
+    ) -> None:
+        extension.set_pool_checkpoint(state, storages_to_add_deleters_to)
 
     def _cuda_checkPoolLiveAllocations(device: int, pool: tuple[int, int], expected: set[int]) -> bool:
-        raise RuntimeError("phantom does not simulate checkpoints of CUDA graph memory pools")
+        return extension.pool_holds_only(device, pool, expected)
 
     def _cuda_beginAllocateToPool(device: int, mempool_id: tuple[int, int]) -> None:
         extension.begin_allocate_to_pool(device, mempool_id)

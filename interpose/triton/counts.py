@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -33,7 +34,39 @@ class Footprint:
     unknown_loops: int = 0
     counted_arguments: set[int] = field(default_factory=set)
 
+    def resembles(self, other: Footprint) -> bool:
+        """Whether another program does the same work, within a hundredth."""
+        return all(
+            math.isclose(a, b, rel_tol=0.01)
+            for a, b in (
+                (sum(self.dot_flops.values()), sum(other.dot_flops.values())),
+                (
+                    sum(a.read_bytes for a in self.accesses.values()),
+                    sum(a.read_bytes for a in other.accesses.values()),
+                ),
+                (self.rounds, other.rounds),
+            )
+        )
+
     @property
     def written(self) -> frozenset[int]:
         """Arguments whose tensors the kernel writes."""
         return frozenset(i for i, a in self.accesses.items() if a.written_bytes or a.atomic_bytes)
+
+
+def combine(samples: list[Footprint], *, programs: int) -> Footprint:
+    """The totals of a grid of `programs`, of which these were followed; `rounds` stays that of one."""
+    scale = programs / len(samples)
+    total = Footprint()
+    for sample in samples:
+        for position, access in sample.accesses.items():
+            into = total.accesses[position]
+            for name in vars(access):
+                setattr(into, name, getattr(into, name) + getattr(access, name) * scale)
+        for kind, flops in sample.dot_flops.items():
+            total.dot_flops[kind] += flops * scale
+        total.instructions += sample.instructions * scale
+        total.rounds += sample.rounds / len(samples)
+        total.unknown_loops = max(total.unknown_loops, sample.unknown_loops)
+        total.counted_arguments |= sample.counted_arguments
+    return total

@@ -27,6 +27,8 @@ def install(extension: ModuleType, state: str | None) -> None:
     after_import("triton.compiler.compiler", caches.compile_once)
     after_import("torch._inductor.config", _configure_inductor)
     after_import("torch._inductor.runtime.benchmarking", lambda module: _answer_benchmarks(module, extension))
+    after_import("torch._inductor.runtime.triton_heuristics", _tune_on_the_arguments)
+    after_import("torch._inductor.select_algorithm", lambda module: _tune_off_clock(module, extension))
     after_import("torch._inductor.exc", _name_the_remedy)
 
 
@@ -59,6 +61,40 @@ def _answer_benchmarks(module: ModuleType, extension: ModuleType) -> None:
     from interpose.triton.benchmark import inductor_benchmarker
 
     module.benchmarker = inductor_benchmarker(extension, module.TritonBenchmarker)  # type: ignore[attr-defined]
+
+
+def _tune_on_the_arguments(module: ModuleType) -> None:
+    """Candidates get the kernel's own arguments: none runs, so that no copy has to keep them as they were.
+
+    Inductor would clone what a kernel changes, or keep it on the host where clones would raise the peak.
+    """
+    autotuner: Any = module.CachingAutotuner  # type: ignore[attr-defined]
+
+    def copy_args_to_cpu_if_needed(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {}
+
+    def maybe_clone_args(
+        self: Any, exclude: Any, *args: Any, **kwargs: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        return list(args), kwargs
+
+    autotuner.copy_args_to_cpu_if_needed = copy_args_to_cpu_if_needed
+    autotuner.maybe_clone_args = maybe_clone_args
+
+
+def _tune_off_clock(module: ModuleType, extension: ModuleType) -> None:
+    """What max-autotune makes to time candidates with (inputs, clones) takes no virtual time either."""
+    selector: Any = module.AlgorithmSelectorCache  # type: ignore[attr-defined]
+    original = selector.do_autotuning
+
+    def do_autotuning(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before_ps = extension.off_clock_begin()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            extension.off_clock_end(before_ps)
+
+    selector.do_autotuning = do_autotuning
 
 
 def remedy() -> str:

@@ -12,7 +12,7 @@ class MemoryOperations(Tracer):
 
     def _access(self, address: Value, mask: Value | None) -> tuple[float, float]:
         used, sectors = sector_bytes(address.data, mask.data if mask is not None else None, address.type)
-        times = self._weight * self._scale
+        times = self._weight
         return used * times, sectors * times
 
     def _op_tt_load(self, operation: Operation, operands: list[Value]) -> list[Value]:

@@ -26,14 +26,14 @@ class Program(MemoryOperations):
             element = "bf16" if precision.group(1).startswith("bf16") else "tf32"
             times = float(precision.group(1).rpartition("x")[2]) if "x" in precision.group(1) else 1.0
         flops = 2.0 * math.prod(a.shape) * b.shape[-1] * times
-        self._counts.dot_flops[element] += flops * self._weight * self._scale
+        self._counts.dot_flops[element] += flops * self._weight
         return [unknown(out)]
 
     def _op_tt_dot_scaled(self, operation: Operation, operands: list[Value]) -> list[Value]:
         out = operation.types[-1]
         tiles = [kind for kind in operation.types if len(kind.shape) >= 2]
         flops = 2.0 * math.prod(tiles[0].shape) * out.shape[-1]
-        self._counts.dot_flops["f8E4M3FN"] += flops * self._weight * self._scale
+        self._counts.dot_flops["f8E4M3FN"] += flops * self._weight
         return [unknown(out)]
 
     def _op_tt_call(self, operation: Operation, operands: list[Value]) -> list[Value]:
@@ -104,9 +104,9 @@ class Program(MemoryOperations):
         if starts is False:
             return passed
         # A dry trip tells how far the carried numbers move; then the end is searched for.
-        weight, self._weight = self._weight, 0.0
+        weight, self._weight, loads = self._weight, 0.0, self._loads
         moved = body(0.0, state)
-        self._weight = weight
+        self._weight, self._loads = weight, loads
         trips: float | None = None
         if starts is not None and goes_on(moved) is not None:
             low, high = 1, 2

@@ -28,7 +28,6 @@ class Tracer:
         *,
         place: tuple[int, int, int] = (0, 0, 0),
         grid: tuple[int, int, int] = (1, 1, 1),
-        weight: float = 1.0,
         follow_all: bool = False,
     ) -> None:
         self._functions = functions
@@ -36,7 +35,6 @@ class Tracer:
         self._count_of = count_of
         self._place = place
         self._grid = grid
-        self._scale = weight
         self._weight = 1.0  # executions of the code at hand, per program
         self._follow_all = follow_all
         self._environment: dict[str, Value] = {}
@@ -142,7 +140,7 @@ class Tracer:
             largest = max(
                 max(kind.numel for kind in operation.types), max((v.type.numel for v in operands), default=1)
             )
-            self._counts.instructions += weight * largest * self._weight * self._scale
+            self._counts.instructions += weight * largest * self._weight
 
     def _other(self, operation: Operation, operands: list[Value]) -> list[Value]:
         base = next((v.base for v in operands if v.base is not None), None)

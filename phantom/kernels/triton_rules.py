@@ -33,6 +33,7 @@ _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24}
 _REGISTERS = 65536
 _REGISTER_UNIT = 256  # given to a warp at once
 _WARP = 32
+_START_ROUNDS = 0.5
 _SYSTEM_SHARED_BYTES = 1024  # of each block, from compute capability 8.0
 
 
@@ -58,7 +59,8 @@ def triton(kernel: KernelDescription, context: Context) -> Estimate:
 
     * DRAM: as every memory-bound kernel (phantom.kernels.memory).
     * L2: all programs' sectors, spills and atomics over `l2_bytes_per_clock` of each multiprocessor in use.
-    * latency: waves of programs, each `rounds` times `latency_us`; loops of products prefetch over `stages`.
+    * latency: waves of programs, each `rounds` times `latency_us` and half of that to start and to end; loops
+      of products prefetch over `stages`.
     * arithmetic: products at `dot_efficiency` of the dense peak, in whole waves, then the instructions at the
       fp32 rate, since tensor cores wait for what they are fed with.
 
@@ -90,7 +92,7 @@ def triton(kernel: KernelDescription, context: Context) -> Estimate:
     products = sum(flops for _, flops in facts["dot_flops"])
     waves = math.ceil(blocks / (resident * gpu.sm_count))
     rounds = facts["rounds"] / (max(facts["stages"], 1) if products else 1)
-    latency_s = waves * rounds * group["latency_us"] * 1e-6
+    latency_s = waves * (rounds + _START_ROUNDS) * group["latency_us"] * 1e-6
 
     share = used / gpu.sm_count
     dot_s = 0.0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import netsim.accuracy
 import phantom.kernels.accuracy
+import tests.accuracy.compiled_block
 import tests.accuracy.cpu
 import tests.accuracy.runs
 import tests.accuracy.table
@@ -31,6 +32,8 @@ def main() -> int:
     if "--full" in sys.argv[1:]:
         tests.accuracy.runs.run(tests.accuracy.rows.rows(), limit_s=float("inf"), timeout_s=1800.0)
     tests.accuracy.table.main()
+    print(flush=True)
+    tests.accuracy.compiled_block.main()
     print(flush=True)
     return tests.accuracy.cpu.main(["--out", str(CPU_PAGE)])
 

@@ -1,0 +1,1 @@
+"""Dispatcher kernels and values of the virtual GPU, judged in one process."""

@@ -1,0 +1,7 @@
+"""Attaches this process before a test file imports torch."""
+
+from __future__ import annotations
+
+from .attached import attach
+
+attach()
