@@ -164,6 +164,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         statuses = {str(rank): int(status) for rank, status in (message.get("statuses") or {}).items()}
         summary = job.close(statuses=statuses, interrupted=bool(message.get("interrupted")))
         self._save_kernels(job, summary)
+        self._tell_failures(summary)
         with self._lock:
             if self._job is job:
                 self._job = None
@@ -178,6 +179,16 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
                 yield messages.Chunk(content=content)
         except KeyError:
             _refuse(context, "NOT_FOUND", f"there is no record {key} of collectives here (any more)")
+
+    def _tell_failures(self, summary: dict[str, Any]) -> None:
+        """Warns of kernels that could not be measured, or whose arguments nobody expected."""
+        failures = self._costs.failures
+        if failures:
+            key, reason = next(iter(sorted(failures.items())))
+            summary.setdefault("warnings", []).append(
+                f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced as "
+                f"intended, such as {key}: {reason}"
+            )
 
     def _save_kernels(self, job: Job, summary: dict[str, Any]) -> None:
         """Writes what the job's kernels are, so that they can be measured elsewhere; on another host than the

@@ -7,7 +7,8 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import grpc
 import msgpack
@@ -31,8 +32,14 @@ class Costs:
             raise ValueError("not msgpack")
         return request
 
+    failures: ClassVar[dict[str, str]] = {"mm(f32[1,1]c)": "no such operator here"}
+
     def forget_requests(self) -> None:
         pass
+
+    def save_requests(self, path: Path) -> int:
+        path.write_text("one kernel\n")
+        return 1
 
 
 @pytest.fixture
@@ -83,8 +90,8 @@ def collective(node: int, kind: str = "all_reduce", size: int = 1 << 20) -> list
     return [5, node, "c", 1, kind, "float32", size, -1, [0, 0, 0], 0, 1000, None, where]
 
 
-def test_a_job_from_open_to_summary(stub: Any) -> None:
-    config = call(stub.OpenJob, **JOB)
+def test_a_job_from_open_to_summary(stub: Any, tmp_path: Path) -> None:
+    config = call(stub.OpenJob, **JOB, out=str(tmp_path))
     assert config["device"]["name"].startswith("NVIDIA H100")
     assert 0 < config["capacity_bytes"] < config["device"]["total_memory"]
     assert config["host"]["op_ps"] > 0
@@ -110,6 +117,8 @@ def test_a_job_from_open_to_summary(stub: Any) -> None:
     assert summary["ranks"][1]["compute_s"] == 2e-6
     assert summary["unpriced_ops"] == [{"op": "my::op", "count": 2}]
     assert summary["coverage"]["predicted"] == 1.0
+    assert any("mm(f32[1,1]c): no such operator here" in warning for warning in summary["warnings"])
+    assert (tmp_path / "kernels.jsonl").read_text() == "one kernel\n"
 
 
 def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
