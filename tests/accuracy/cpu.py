@@ -197,7 +197,7 @@ def _round(runner: Runner, result: Result, cluster: Path, store: Path, *, trace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints the table and writes the page; status 1 where the errors are past the limits."""
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy.cpu")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--jobs", default="", help="only jobs whose names hold one of these, a comma between")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
                         help="cpu: CPU time of real runs, for one rank on a loaded machine")  # fmt: skip
