@@ -118,9 +118,9 @@ PyTorch script `tests/accuracy/gpt_job/train.py` with the row's dimensions, para
 (`tests/accuracy/runs.py`), all ranks. The rows are published ones (`tests/accuracy/data`), chosen by
 `tests/accuracy/rows.py`; a row serves fitting or checking by a hash of its id, and nothing is fitted on rows
 of several servers. No constant belongs to a row or a model. Error = simulated / published - 1. `*`: two and
-three micro-batches were simulated and the rest follows from their difference (without a pipeline every further
-micro-batch takes the same time; in a launch-bound test the sum was 0.2 % off), or, for a pipeline of more than 32
-micro-batches, twice and three times its depth.
+three micro-batches were simulated and the rest follows from their difference (without a pipeline every
+further micro-batch takes the same time; in a launch-bound test the sum was 0.2 % off), or, for a pipeline of
+more than 32 micro-batches, twice and three times its depth.
 """
 
 
