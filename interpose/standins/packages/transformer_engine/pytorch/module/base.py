@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from enum import Enum
 from typing import Any
 
 import torch
@@ -30,6 +31,13 @@ def get_workspace() -> Any:
     if "main" not in _workspaces:
         _workspaces["main"] = torch.empty(get_cublas_workspace_size_bytes(), dtype=torch.uint8, device="cuda")
     return _workspaces["main"]
+
+
+class UserBufferQuantizationMode(Enum):
+    """How products that use user buffers are quantized: named before initialize_ub refuses."""
+
+    NONE = "none"
+    FP8 = "fp8"
 
 
 def initialize_ub(*_: Any, **__: Any) -> None:
