@@ -186,8 +186,8 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         if failures:
             key, reason = next(iter(sorted(failures.items())))
             summary.setdefault("warnings", []).append(
-                f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced as "
-                f"intended, such as {key}: {reason}"
+                f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced "
+                f"as intended, such as {key}: {reason}"
             )
 
     def _save_kernels(self, job: Job, summary: dict[str, Any]) -> None:

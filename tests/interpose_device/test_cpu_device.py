@@ -63,6 +63,22 @@ def test_dropout_keeps_attention_off_the_flash_kernel(blocking: ModuleType) -> N
     assert chosen(0.1) == math
 
 
+@pytest.mark.parametrize("cpu_time", ["measured", "model"])
+def test_new_pages_of_a_tensor_are_faulted_in(device: ModuleType, cpu_time: str) -> None:
+    # Above malloc's largest threshold (32 MiB) memory is mapped anew each time: 16,384 pages. Only measured
+    # host time counts them: a modelled one must not depend on the machine.
+    device.install({**CONFIG, "blocking_launches": True, "cpu_time": cpu_time})
+    try:
+        for _ in range(2):
+            before = now_s(device)
+            held = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+            took = now_s(device) - before
+            assert (took > 16_384 * 50e-9) == (cpu_time == "measured")
+            del held
+    finally:
+        device.install({**CONFIG, "blocking_launches": False, "cpu_time": "model"})
+
+
 def test_measured_time_is_what_the_script_computes(measured: ModuleType) -> None:
     x = torch.ones(8, device="cuda")
     x + 1
