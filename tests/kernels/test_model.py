@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import msgpack
 import pytest
 
@@ -159,3 +162,37 @@ def test_foreach_launches_follow_chunks(model: CostModel) -> None:
     tensors = TensorList(tuple(contiguous("float32", 1024) for _ in range(250)))
     cost = model.cost(KernelDescription("aten::_foreach_mul_.Scalar", (tensors, 2.0), ()))
     assert cost.launches == 3  # 110 tensors per launch at depth one
+
+
+class SlowMeasurements:
+    """Measures anything, slowly, and counts how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.measured: list[str] = []
+
+    def lookup(self, kernel: KernelDescription, key: str) -> float | None:
+        return None
+
+    def measure(self, kernel: KernelDescription, key: str) -> float | None:
+        self.measured.append(key)
+        time.sleep(0.05)
+        return 7e-6
+
+
+def test_ranks_that_ask_for_one_kernel_at_once_have_it_measured_once() -> None:
+    source = SlowMeasurements()
+    model = CostModel("cpu", mode="measure", measured=source)
+    with ThreadPoolExecutor(8) as ranks:
+        costs = list(ranks.map(model.cost, [_mm(64, 64, 64, "float32")] * 8))
+    assert len(source.measured) == 1
+    assert {(cost.duration_ps, cost.source) for cost in costs} == {(7_000_000, "measured")}
+
+
+def test_a_kernel_of_several_launches_is_one_call_on_the_cpu() -> None:
+    x, w = contiguous("float32", 64, 512), contiguous("float32", 512)
+    row = contiguous("float32", 64, 1)
+    norm = KernelDescription(
+        "aten::native_layer_norm_backward", (x, x, None, row, row, w, w, None), (x, w, w)
+    )
+    assert CostModel("h100", mode="predict").cost(norm).launches > 1
+    assert CostModel("cpu", mode="predict").cost(norm).launches == 1
