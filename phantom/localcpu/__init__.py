@@ -1,1 +1,1 @@
-"""This machine's CPU as a cluster: Gloo and host costs, measured."""
+"""This machine's CPU as a cluster: Gloo, measured."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from netsim.cluster import load_cluster
 from phantom.localcpu.gloo import GlooFit
 
 BASE = "local-cpu"
@@ -27,15 +26,8 @@ def steps_and_factor(kind: str, ranks: int) -> tuple[int, float]:
     return max(ranks - 1, 1), 1.0
 
 
-def cluster_text(
-    fits: Mapping[str, GlooFit],
-    *,
-    ranks: int,
-    name: str,
-    device: str,
-    host: Mapping[str, float] | None = None,
-) -> str:
-    """Returns the cluster file (TOML): Gloo takes the fitted times, the host those of `host` (s)."""
+def cluster_text(fits: Mapping[str, GlooFit], *, ranks: int, name: str, device: str) -> str:
+    """Returns the cluster file (TOML): Gloo takes the fitted times."""
     # The fastest kind runs at the full modelled bandwidth, the others at their share of it.
     rates = {kind: fit.rate_bytes_per_s * steps_and_factor(kind, ranks)[1] for kind, fit in fits.items()}
     memory = max(rates.values())
@@ -58,8 +50,6 @@ def cluster_text(
             f"{_KEYS[kind]} = {{ base_us = 0, intra_us = {hop_us:.6g}, efficiency = {efficiency:.6g} }}"
             f"  # fit off by {fit.error:.0%}"
         )
-    if host:
-        lines += ["", "[host]", *(f"{key} = {value:.4g}" for key, value in sorted(host.items()))]
     return "\n".join(lines) + "\n"
 
 
@@ -68,8 +58,3 @@ def default_device() -> str:
     from phantom.kernels.device import cpu_name
 
     return cpu_name().replace('"', "'")
-
-
-def base_gpus() -> int:
-    """Ranks that the base cluster's node has room for."""
-    return load_cluster(BASE).node.gpus
