@@ -62,7 +62,7 @@ def attach() -> None:
     after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
     after_import("deepspeed.ops.op_builder.builder", lambda found: deepspeed.watch_builders(found, extension))
     cuda_extensions.install()
-    triton_install(extension, here.state)
+    triton_install(extension)
     if here.config.get("blocking_launches"):
         after_import("torch.optim.optimizer", cpu_defaults.keep_loops)
         after_import("torch.optim.swa_utils", cpu_defaults.keep_loops)
@@ -73,6 +73,9 @@ def attach() -> None:
 def enter_process(here: Environment) -> None:
     """What a process does once it knows its place in the job; a rank that was forked calls it after the
     fork."""
+    from interpose.triton.caches import choose_folders
+
+    choose_folders(here.state)
     _mark_attached(here)
     _redirect_output(here)
     if here.may_become_rank:

@@ -24,7 +24,8 @@ TRITON = "TRITON_CACHE_DIR"
 def choose_folders(state: str | None) -> None:
     """Names the folders of compiled code for this process and its children, where the user named none.
 
-    `state` is the run's folder for its processes' marks; without one everybody's default stays.
+    `state` is the run's folder for its processes' marks; without one everybody's default stays. A forked
+    process has its environment anew and calls this after the fork.
     """
     if INDUCTOR not in os.environ and state is not None:
         os.environ[INDUCTOR] = str(Path(state, "inductor"))

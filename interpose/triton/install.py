@@ -13,14 +13,10 @@ from interpose.triton import caches
 TRITON_VERSIONS = {"2.13": "triton==3.9.0", "2.14": "'triton~=3.8.0'"}
 
 
-def install(extension: ModuleType, state: str | None) -> None:
-    """Arranges for everything below to happen when the job imports it; imports nothing itself.
-
-    `state`: the run's folder for its processes' marks (phantom run makes it), or None.
-    """
+def install(extension: ModuleType) -> None:
+    """Arranges for everything below to happen when the job imports it; imports nothing itself."""
     import torch._C as torch_c
 
-    caches.choose_folders(state)
     # CPU builds lack it; Inductor's generated code allocates with it.
     torch_c._dynamo.guards._empty_strided_cuda = extension.empty_strided_cuda  # type: ignore[attr-defined]
     after_import("triton.backends", lambda module: _register_driver(module, extension))
