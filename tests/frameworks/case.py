@@ -37,6 +37,8 @@ class Case:
     """Called with the case's folder before the run: data and tokenizer stand-ins."""
     refused: str | None = None
     """Words of the error with which this feature must end; None where the run must end well."""
+    fails_anyway: str | None = None
+    """Words of the error with which the framework itself fails, on plain PyTorch on the CPU as here."""
     steps: int | None = None
     """How many steps the job must have had; None if any number above 0 is right."""
     timeout_s: float = 280.0

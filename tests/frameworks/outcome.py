@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,8 @@ class Outcome:
     gpus_per_node: int
     cluster: str
     status: str
-    """`ok`, `refused` (with the error it must end with), `not run`, else `failed: ...`."""
+    """`ok`, `refused` (with the error it must end with), `fails without phantom too`, `not run: ...`, else
+    `failed: ...`."""
     step_virtual_s: float | None = None
     peak_memory_bytes: int | None = None
     steps: int = 0
@@ -62,6 +64,8 @@ def run_case(case: Case, folder: Path, paths: Mapping[str, str] | None = None) -
     checkout = given.get(case.needs_path or "")
     if case.needs_path is not None and checkout is None:
         return _outcome(case, status=f"not run: wants {case.needs_path.upper()}=PATH")
+    out = folder / "run"
+    shutil.rmtree(out, ignore_errors=True)  # of an earlier matrix, whose figures these are not
     folder.mkdir(parents=True, exist_ok=True)
     if case.prepare is not None:
         case.prepare(folder)
@@ -71,7 +75,6 @@ def run_case(case: Case, folder: Path, paths: Mapping[str, str] | None = None) -
         "examples": str(ROOT / "examples"),
         "path": checkout or "",
     }
-    out = folder / "run"
     environment = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -108,10 +111,12 @@ def phantom_command(case: Case, out: Path, stands_for: Mapping[str, str]) -> Seq
 
 def judged(case: Case, out: Path, exit_status: int, output: str) -> Outcome:
     """What a finished run amounts to."""
-    if case.refused is not None:
-        if exit_status != 0 and case.refused in output:
-            return _outcome(case, out, status="refused")
-        status = f"failed: no error with “{case.refused}”, exit status {exit_status}"
+    for words, expected in ((case.refused, "refused"), (case.fails_anyway, "fails without phantom too")):
+        if words is None:
+            continue
+        if exit_status != 0 and words in output:
+            return _outcome(case, out, status=expected)
+        status = f"failed: no error with “{words}”, exit status {exit_status}"
         return _outcome(case, out, status=status, output=output)
     outcome = _outcome(case, out, status="ok", output=output)
     if exit_status != 0:

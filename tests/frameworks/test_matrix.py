@@ -61,6 +61,12 @@ def test_a_refusal_wants_its_words_and_a_bad_exit_status(tmp_path: Path) -> None
     assert judged(case, a_run(tmp_path), 1, "error: wants NVSHMEM 3").status == "refused"
 
 
+def test_a_framework_that_fails_anyway_is_no_success_of_ours(tmp_path: Path) -> None:
+    case = a_case(fails_anyway="no attribute")
+    assert judged(case, a_run(tmp_path), 1, "no attribute x").status == "fails without phantom too"
+    assert judged(case, a_run(tmp_path), 0, "").failed
+
+
 def test_a_case_without_its_checkout_is_shown_as_not_run(tmp_path: Path) -> None:
     outcome = run_case(a_case(needs_path="megatron"), tmp_path / "a")
     assert outcome.status == "not run: wants MEGATRON=PATH"
@@ -76,11 +82,14 @@ def test_failed_rows_are_in_the_page_and_set_the_exit_status(
     monkeypatch.setattr(matrix, "collect_cases", lambda: [crash])
     monkeypatch.setattr(matrix, "PAGE", tmp_path / "frameworks.md")
     monkeypatch.setattr(matrix, "ROWS", tmp_path / "build" / "frameworks.json")
+    (tmp_path / "runs" / "crash" / "run").mkdir(parents=True)
+    a_run(tmp_path / "runs" / "crash" / "run")  # left by an earlier matrix
     assert matrix.main(["--keep", str(tmp_path / "runs")]) == 1
     text = (tmp_path / "frameworks.md").read_text()
     assert "| crash |" in text
     assert "failed: exit status 1" in text
     assert "1 cases: 1 failed" in text
+    assert "12.5 ms" not in text, "the figures of the earlier run"
 
 
 def test_a_wrong_path_is_named(capsys: pytest.CaptureFixture[str]) -> None:
