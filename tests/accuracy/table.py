@@ -125,17 +125,17 @@ more than 32 micro-batches, twice and three times its depth.
 
 
 _NOTES = """
-## What is known of the errors
+## What is known and presumed of the errors
 
 * **llm-foundry**: the times at long sequences on A100 and H100 are those of attention that computes
   the masked half too (with causal attention those rows were 20-37 % too fast, in proportion to the
   share of attention); the job does so for every row of this source. Its fused loss is simulated
   with the logits in bf16 and no fp32 copy.
 * **Megatron A100**: host time was fitted for the source (`clusters/a100-vtrain.toml`). With hidden
-  size 2048 and enough tokens the simulated kernels are too slow: the runs were short, while the
-  sustained clock comes from long ones, and Megatron fuses bias, dropout and addition, which the
-  plain job does not. With hidden size 1024 in pipelines the job is too fast: DeepSpeed's pipeline
-  engine works per instruction on the host.
+  size 2048 and enough tokens the simulated kernels are too slow: Megatron fuses bias, dropout and
+  addition, which the plain job does not, and presumably (not shown) short runs keep a higher clock
+  than the long ones that `sustained` was fitted on. With hidden size 1024 in pipelines the job is
+  too fast, presumably for host work of DeepSpeed's pipeline engine that is not simulated.
 * **Pipelines beyond 32 micro-batches**: the extrapolation was 0.07 % and 0.33 % off the full
   simulation in the two rows tried (ms0778, ms0528).
 * **Slow-down of kernels by communication that runs beside them** is not modelled: FSDP rows lack
