@@ -2,7 +2,7 @@
 
 The hosts of a hostfile do not exist; each is one of the simulated nodes. What a launcher wants to run there
 (DeepSpeed's launcher through pdsh, Open MPI's daemon through ssh, a site's own script) runs on this machine
-with PHANTOM_NODE set to the number of that node: the order in which the job names its hosts.
+with PHANTOM_NODE set to the number of that node: the order of pdsh's list, or for ssh that of the names.
 
 Runs by itself, as `python -I remote_shell.py ssh|pdsh|hostname ARGUMENTS`; the launcher puts scripts of those
 names first on PATH (phantom/launch/shims.py). Needs PHANTOM_NODES and PHANTOM_HOSTS (a file of names).
@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from types import FrameType
 from typing import NoReturn
 
@@ -24,6 +25,9 @@ FAILED = 255
 """What ssh ends with for an error of its own."""
 
 SHELL = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+
+PATIENCE_S = 5.0
+"""So long an ssh waits for those to other hosts, in real time, before it numbers its own."""
 
 _SSH_OPTIONS_WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 _PDSH_OPTIONS_WITH_VALUE = frozenset("wxlfRtuMjgFX")
@@ -42,7 +46,10 @@ def main(argv: list[str]) -> int:
         _fail("usage: ssh [options] HOST COMMAND")
     if not words:
         _fail(f"ssh {host} without a command: there is no terminal on a simulated host")
-    return _run(_start(host, " ".join(words)))
+    if words[0] == "hostname" and _reaches():
+        os.environ["PHANTOM_HOST"] = host
+        return _hostname(words[1:])
+    return _run(_start(host, node_of(host) if _reaches() else 0, " ".join(words)))
 
 
 def parse_ssh(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -101,14 +108,16 @@ def expand(hosts: str) -> list[str]:
     return found
 
 
-def node_of(host: str) -> int:
-    """Number of the simulated node that `host` is: hosts are numbered in the order they are named in."""
+def nodes_of(hosts: list[str]) -> list[int]:
+    """Numbers of the simulated nodes that `hosts` are; hosts that are new are numbered as they stand here."""
     nodes = int(os.environ["PHANTOM_NODES"])
     with open(os.environ["PHANTOM_HOSTS"], "a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         known = file.read().split()
-        if host not in known:
+        for host in hosts:
+            if host in known:
+                continue
             if len(known) >= nodes:
                 _fail(
                     f"host {host!r} would be node {len(known)}, but the job has {nodes} nodes "
@@ -116,17 +125,55 @@ def node_of(host: str) -> int:
                 )
             known.append(host)
             file.write(f"{host}\n")
-        return known.index(host)
+        return [known.index(host) for host in hosts]
 
 
-def _start(host: str, command: str) -> subprocess.Popen[bytes]:
-    own = os.environ.get("PHANTOM_REMOTE") == "no"
-    if own:
+def node_of(host: str) -> int:
+    """Number of the node that the host of one `ssh` is.
+
+    A script starts several at once, in whatever order they get to run: so hosts are numbered by name, once
+    as many have been named as there are nodes, or no other comes for a while.
+    """
+    folder = f"{os.environ['PHANTOM_HOSTS']}.named"
+    os.makedirs(folder, exist_ok=True)
+    mark = os.path.join(folder, host)
+    if not os.path.exists(mark):
+        with open(mark, "w", encoding="utf-8"):
+            pass
+    deadline_s = time.monotonic() + PATIENCE_S
+    named = os.listdir(folder)
+    while len(named) < int(os.environ["PHANTOM_NODES"]) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+        found = os.listdir(folder)
+        if len(found) > len(named):
+            deadline_s = time.monotonic() + PATIENCE_S
+        named = found
+        if host in _known():
+            break
+    nodes_of(sorted(named, key=_natural))
+    return nodes_of([host])[0]
+
+
+def _known() -> list[str]:
+    try:
+        with open(os.environ["PHANTOM_HOSTS"], encoding="utf-8") as file:
+            return file.read().split()
+    except FileNotFoundError:
+        return []
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Orders gpu2 before gpu10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.findall(r"\d+|\D+", name)]
+
+
+def _start(host: str, node: int, command: str) -> subprocess.Popen[bytes]:
+    if not _reaches():
         _fail(
             "this command was started once per node, and starts work on other hosts by itself; "
             "remedy: phantom run --launch once"
         )
-    env = {**os.environ, "PHANTOM_NODE": str(node_of(host)), "PHANTOM_HOST": host}
+    env = {**os.environ, "PHANTOM_NODE": str(node), "PHANTOM_HOST": host}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "GROUP_RANK"):
         env.pop(name, None)
     # The launchers' clean-up (`pkill -f launcher` on each host) would meet other jobs on this machine;
@@ -134,6 +181,11 @@ def _start(host: str, command: str) -> subprocess.Popen[bytes]:
     if command.split()[:1] == ["pkill"]:
         command = "true"
     return subprocess.Popen([SHELL, "-c", command], env=env, start_new_session=True)
+
+
+def _reaches() -> bool:
+    """Whether this command was started once, and starts the work of all nodes."""
+    return os.environ.get("PHANTOM_REMOTE") != "no"
 
 
 def _run(process: subprocess.Popen[bytes]) -> int:
@@ -144,11 +196,11 @@ def _run(process: subprocess.Popen[bytes]) -> int:
 
 def _everywhere(hosts: list[str], words: list[str]) -> int:
     """pdsh -S: the command on all hosts at once, output behind the host's name; the largest status."""
-    numbered = {host: node_of(host) for host in hosts}
+    nodes = nodes_of(hosts) if _reaches() else [0] * len(hosts)
     processes = []
-    for number, host in enumerate(numbered):
+    for number, (host, node) in enumerate(zip(hosts, nodes)):
         text = " ".join(words).replace("%n", str(number)).replace("%h", host)
-        processes.append(_start(host, text))
+        processes.append(_start(host, node, text))
     _pass_signals(processes)
     statuses: list[int] = []
     waiting = [threading.Thread(target=lambda p=p: statuses.append(_run_quietly(p))) for p in processes]

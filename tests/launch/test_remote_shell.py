@@ -21,10 +21,25 @@ def run(hosts: dict[str, str], *command: str, **variables: str) -> subprocess.Co
     return subprocess.run(command, env=hosts | variables, capture_output=True, text=True, timeout=60)
 
 
-def test_hosts_are_numbered_in_the_order_they_are_named(hosts: dict[str, str]) -> None:
-    for name, number in (("zeta", 0), ("user@alpha", 1), ("zeta", 0)):
-        done = run(hosts, "ssh", "-o", "PasswordAuthentication=no", "-p22", name, "echo", "$PHANTOM_NODE")
-        assert done.stdout == f"{number}\n", done.stderr
+def test_hosts_that_are_reached_at_once_are_numbered_by_name(hosts: dict[str, str]) -> None:
+    options = ["-o", "PasswordAuthentication=no", "-p22"]
+    for _ in range(2):
+        started = [
+            subprocess.Popen(
+                ["ssh", *options, name, "echo", "$PHANTOM_NODE"], env=hosts, stdout=subprocess.PIPE, text=True
+            )
+            for name in ("user@gpu10", "gpu9")
+        ]
+        assert [process.communicate(timeout=60)[0] for process in started] == ["1\n", "0\n"]
+
+
+def test_the_hosts_of_pdsh_are_numbered_as_listed(hosts: dict[str, str]) -> None:
+    done = run(hosts, "pdsh", "-S", "-w", "zeta,alpha", "echo", "%h", "is", "%n", "and", "$PHANTOM_NODE")
+    assert sorted(done.stdout.splitlines()) == ["alpha is 1 and 1", "zeta is 0 and 0"]
+
+
+def test_a_host_that_is_reached_alone_is_node_0(hosts: dict[str, str]) -> None:
+    assert run(hosts, "ssh", "zeta", "echo", "$PHANTOM_NODE").stdout == "0\n"
 
 
 def test_a_host_too_many_is_an_error_that_names_the_remedy(hosts: dict[str, str]) -> None:
