@@ -33,8 +33,12 @@ def simulate(
     command = [sys.executable, "-m", "phantom.cli.main", "run", "-q", "-G", str(gpus), "--out", str(out)]
     done = subprocess.run(
         [*command, str(ROOT / "tests" / "workloads" / script), *arguments],
-        cwd=ROOT, env=os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     log = (out / "ranks" / "0.log").read_text()
     assert (done.returncode != 0) == fails, done.stdout + done.stderr + log
     return log, json.loads((out / "summary.json").read_text())
