@@ -24,12 +24,10 @@ class DdpTimer : public c10d::Timer {
     auto from = tails_.find(start), to = tails_.find(end);
     if (from == tails_.end() || to == tails_.end()) return std::nullopt;
     for (auto found : {from, to}) {
-      if (!found->second.known()) {
-        const NodePtr node = found->second.node;
-        const Picoseconds offset_ps = found->second.offset_ps, bound_ps = found->second.bound_ps;
-        synchronize(found->second, "DDP's timing log");
-        found->second = Tail(std::max(bound_ps, node->end_ps.load() + offset_ps));
-      }
+      // Always, and not only where the end is not known here yet: when it became known depends on the host's load.
+      const Tail tail = found->second;
+      synchronize(tail, "DDP's timing log");
+      if (tail.node) found->second = Tail(std::max(tail.bound_ps, tail.node->end_ps.load() + tail.offset_ps));
     }
     const Picoseconds elapsed_ps = to->second.bound_ps - from->second.bound_ps;
     if (elapsed_ps < 0) return std::nullopt;

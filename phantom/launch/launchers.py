@@ -120,9 +120,12 @@ def for_all(command: Command, *, nodes: int, ranks_per_node: int) -> tuple[str, 
 
 
 def for_node(
-    command: Command, *, node: int, nodes: int, gpus_per_node: int, rendezvous: tuple[str, int]
-) -> tuple[str, ...]:
+    command: Command, *, node: int, nodes: int, gpus_per_node: int, rendezvous: tuple[str, int],
+    hostfile: str | None = None,
+) -> tuple[str, ...]:  # fmt: skip
     """The command line of one simulated node; the nodes meet at the host and port of `rendezvous`.
+
+    `hostfile`: a file of as many hosts as there are nodes, for DeepSpeed.
 
     Raises UsageError where the user's own options contradict the number of nodes.
     """
@@ -132,7 +135,7 @@ def for_node(
     elif command.launcher == "accelerate":
         added = _accelerate(options, node=node, nodes=nodes, gpus_per_node=gpus_per_node, at=rendezvous)
     elif command.launcher == "deepspeed":
-        added = _deepspeed(options, node=node, nodes=nodes, at=rendezvous)
+        added = _deepspeed(options, node=node, nodes=nodes, at=rendezvous, hostfile=hostfile)
     else:
         added = []
     at = command.arguments_at
@@ -207,12 +210,16 @@ def _accelerate(
     return added
 
 
-def _deepspeed(options: Sequence[str], *, node: int, nodes: int, at: tuple[str, int]) -> list[str]:
+def _deepspeed(
+    options: Sequence[str], *, node: int, nodes: int, at: tuple[str, int], hostfile: str | None
+) -> list[str]:
     if given(options, "--hostfile", "-H") is not None:
         return []
     added: list[str] = []
     if nodes > 1 and given(options, "--no-ssh") is None:
         added += ["--no_ssh", f"--num_nodes={nodes}", f"--node_rank={node}", f"--master_addr={at[0]}"]
+        if hostfile is not None:  # it only counts with --no_ssh, but DeepSpeed wants to see as many hosts
+            added.append(f"--hostfile={hostfile}")
     if given(options, "--master-port") is None:
         added.append(f"--master_port={at[1]}")
     return added

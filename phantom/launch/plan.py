@@ -213,8 +213,19 @@ def _node(
         environment.NODE: str(node),
         environment.NODE_LOG: str(log),
     }
+    hostfile = None
+    if job.command.launcher == "deepspeed" and job.nodes > 1:
+        hostfile = str(ranks / "hosts")
+        ranks.mkdir(parents=True, exist_ok=True)
+        hosts = (f"node{number} slots={job.ranks_per_node}\n" for number in range(job.nodes))
+        Path(hostfile).write_text("".join(hosts))
     argv = launchers.for_node(
-        job.command, node=node, nodes=job.nodes, gpus_per_node=job.ranks_per_node, rendezvous=rendezvous
+        job.command,
+        node=node,
+        nodes=job.nodes,
+        gpus_per_node=job.ranks_per_node,
+        rendezvous=rendezvous,
+        hostfile=hostfile,
     )
     if job.command.python == "":
         argv = (sys.executable, *argv[1:])
