@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -116,7 +117,8 @@ def test_an_optimizer_step_compiles() -> None:
     assert 1 <= len(foreach) <= 2, sorted(LAUNCHES.requests)
     moved = sum(LAUNCHES.requests[op]["sm"]["written_bytes"] for op in foreach)
     parameters = sum(p.nbytes for p in model.parameters())
-    assert 3 * parameters <= moved < 3.5 * parameters, "parameters and both moments are written"
+    # Parameters and both moments are written; programs are sampled, and each works on one of many tensors.
+    assert moved == pytest.approx(3 * parameters, rel=0.05)
 
 
 def test_max_autotune_asks_the_cost_model_and_takes_no_virtual_time() -> None:
