@@ -22,8 +22,8 @@ def run_script(
     command = [sys.executable, "-m", "phantom.cli.main", "run", "-q", "-G", str(gpus), "--out", str(out)]
     done = subprocess.run(
         [*command, *options, str(script)],
-        cwd=ROOT,
-        env=os.environ | variables,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
         capture_output=True,
         text=True,
         timeout=200,
