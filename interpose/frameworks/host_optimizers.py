@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import types
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -71,26 +72,29 @@ def watch_adam(module: ModuleType, extension: ModuleType) -> None:
 
     price = HostOptimizers(extension)
     original = module.adam
+    # Names of this module are bound here, since the wrapper looks globals up in torch.optim.adam.
+    from_the_device, moved_by, slowdown = _from_the_device, moved_bytes, TORCH_SLOWDOWN
 
-    @functools.wraps(original)
     def adam(
         params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any,
         *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
         given = (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, *args)
-        if not params or not session.is_open() or not _from_the_device(params):
+        if not params or not session.is_open() or not from_the_device(params):
             return original(*given, **kwargs)
         name = "torch.optim.Adam on the CPU"
         price.hold(name, [*exp_avgs, *exp_avg_sqs])
-        moved = moved_bytes(read=grads, updated=[*params, *exp_avgs, *exp_avg_sqs])
-        price.charge(name, moved, slowdown=TORCH_SLOWDOWN)
+        moved = moved_by(read=grads, updated=[*params, *exp_avgs, *exp_avg_sqs])
+        price.charge(name, moved, slowdown=slowdown)
         if moved < extension.lazy_host_bytes():
             return original(*given, **kwargs)
         for step in state_steps:
             step.add_(1)
         return None
 
-    module.adam = adam  # type: ignore[attr-defined]
+    # TorchScript (torch.distributed.optim) compiles the wrapped source with the wrapper's globals.
+    wrapper = types.FunctionType(adam.__code__, module.__dict__, "adam", closure=adam.__closure__)
+    module.adam = functools.update_wrapper(wrapper, original)  # type: ignore[attr-defined]
 
 
 def _from_the_device(params: Sequence[Any]) -> bool:
