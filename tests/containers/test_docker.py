@@ -54,7 +54,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("build")
     (folder / "train.py").write_text("")
     job = Composed(folder, "phantom-test-build")
-    job.write("--extras", frameworks("torchtitan", "megatron-core", "tokenizers", "einops"), "train.py")
+    job.write(
+        "--extras", frameworks("torchtitan", "megatron-core", "triton", "tokenizers", "einops"), "train.py"
+    )
     built = job.compose("build", timeout_s=BUILD_TIMEOUT_S)
     assert built.returncode == 0, (built.stdout + built.stderr)[-5000:]
     return IMAGE
