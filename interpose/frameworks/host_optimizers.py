@@ -18,7 +18,8 @@ PS_PER_S = 10**12
 
 TORCH_SLOWDOWN = 5.5
 """PyTorch's own Adam on the CPU against DeepSpeed's CPUAdam: 5.0 to 6.3 times (ZeRO-Offload, Ren et al.,
-USENIX ATC 2021, table 4, columns PT-CPU and CPU-Adam)."""
+USENIX ATC 2021, table 4, columns PT-CPU and CPU-Adam; quoted from
+memory, not checked against the paper)."""
 
 DEFAULT_BYTES_PER_S = 112e9
 
