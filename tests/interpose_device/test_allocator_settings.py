@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 def run(
     code: str, settings: str, variable: str = "PYTORCH_CUDA_ALLOC_CONF"
 ) -> subprocess.CompletedProcess[str]:
-    path = f"{HERE.parents[1]}:{HERE.parents[0]}:{HERE}"
+    path = f"{HERE}:{HERE.parents[0]}:{HERE.parents[1]}"
     environment = {**os.environ, "PYTHONPATH": path, variable: settings}
     return subprocess.run(
         [sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=240, env=environment

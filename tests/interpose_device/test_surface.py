@@ -134,7 +134,7 @@ def test_touching_device_memory_is_explained() -> None:
         "ctypes.string_at(s.data_ptr(), 8)\n"
     )
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here.parents[1]}:{here.parents[0]}:{here}"}
+    environment = {**os.environ, "PYTHONPATH": f"{here}:{here.parents[0]}:{here.parents[1]}"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment
     )
