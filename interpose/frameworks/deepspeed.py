@@ -68,6 +68,20 @@ def watch_builders(module: ModuleType, extension: ModuleType) -> None:
     module.OpBuilder.load = load
 
 
+def watch_async_io(module: ModuleType) -> None:
+    """Refuses the builders of storage (also GDSBuilder's, a subclass) before they build the pinned-memory
+    library that they load first; `module` is deepspeed.ops.op_builder.async_io."""
+    original = module.AsyncIOBuilder.load
+
+    @functools.wraps(original)
+    def load(self: Any, verbose: bool = False) -> Any:
+        if _has_gpu():
+            raise DeepSpeedOperatorNotModelled(self.name)
+        return original(self, verbose)
+
+    module.AsyncIOBuilder.load = load
+
+
 HOST_LIBRARIES = ("utils", "pin_memory", "shm_comm")
 """Builders of plain C++ for the host, which work as they are."""
 
