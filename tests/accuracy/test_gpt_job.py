@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 from interpose import build
-from tests.accuracy.runs import HERE, ROOT
+from tests.accuracy.runs import HERE
 
 pytestmark = pytest.mark.skipif(
     not build.is_current(), reason="extension not built: python -m interpose.build"
@@ -21,32 +18,12 @@ pytestmark = pytest.mark.skipif(
 SMALL = "--layers 4 --hidden 512 --heads 8 --ffn 2048 --vocabulary 1024 --length 512 --micro-batch 4"
 
 
-def run_job(folder: Path, ranks: int, options: str) -> dict[str, Any]:
+def run_job(folder: Path, ranks: int, more: str) -> dict[str, Any]:
     """Run the job on *ranks* GPUs of a DGX A100 and return its summary."""
-    out = folder / "run"
     job = str(HERE / "gpt_job" / "train.py")
-    command = [
-        sys.executable,
-        "-m",
-        "phantom.cli.main",
-        "run",
-        "-q",
-        "--cluster",
-        "a100-dgx",
-        "-G",
-        str(ranks),
-    ]
-    ended = subprocess.run(
-        [*command, "--kernels", "predict", "--out", str(out), job, *SMALL.split(), *options.split()],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    return summary
+    options = ("-q", "--cluster", "a100-dgx", "--kernels", "predict")
+    arguments = [*SMALL.split(), *more.split()]
+    return simulation.simulate(folder / "run", job, *arguments, gpus=ranks, options=options).summary
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 from interpose import build
 
@@ -29,19 +26,15 @@ def simulate(
     tmp_path: Path, script: str, *arguments: str, gpus: int, fails: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """Rank 0's log and summary.json."""
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-q", "-G", str(gpus), "--out", str(out)]
-    done = subprocess.run(
-        [*command, str(ROOT / "tests" / "workloads" / script), *arguments],
-        cwd=ROOT,
-        env=os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
-        capture_output=True,
-        text=True,
-        timeout=280,
+    done = simulation.simulate(
+        tmp_path / "run",
+        str(ROOT / "tests" / "workloads" / script),
+        *arguments,
+        gpus=gpus,
+        environment={"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
+        fails=fails,
     )
-    log = (out / "ranks" / "0.log").read_text()
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr + log
-    return log, json.loads((out / "summary.json").read_text())
+    return done.logs[0], done.summary
 
 
 K = 12

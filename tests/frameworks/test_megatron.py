@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 ROOT = Path(__file__).parents[2]
 EAGER = {"TORCHDYNAMO_DISABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -25,30 +24,9 @@ needs_megatron = pytest.mark.skipif(
 
 def phantom(out: Path, *arguments: str, gpus: int, cwd: Path = ROOT) -> tuple[list[str], dict[str, Any]]:
     """Runs `phantom run`; returns the ranks' logs and the summary."""
-    command = [
-        sys.executable,
-        "-m",
-        "phantom.cli.main",
-        "run",
-        "-q",
-        "-G",
-        str(gpus),
-        "--out",
-        str(out),
-        "--",
-    ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [*command, *arguments],
-        cwd=cwd,
-        env=os.environ | EAGER | {"PYTHONPATH": str(ROOT), "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    logs = [(out / "ranks" / f"{rank}.log").read_text() for rank in range(gpus)]
-    return logs, json.loads((out / "summary.json").read_text())
+    done = simulation.simulate(out, *arguments, gpus=gpus, environment=EAGER | {"PATH": path}, cwd=cwd)
+    return done.logs, done.summary
 
 
 def example(folder: Path, arguments: str, *, gpus: int) -> tuple[list[str], dict[str, Any]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 HERE = Path(__file__).parent
 MICRO_BATCHES = 8
@@ -26,19 +23,17 @@ needs_megatron = pytest.mark.skipif(
 def simulate(folder: Path, script: str, *arguments: str, gpus: int) -> tuple[list[str], dict[str, Any]]:
     """Runs a script; returns the ranks' logs and the summary."""
     out = folder / f"run-{gpus}-{'-'.join(arguments).strip('-')}"
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-q", "--cpu-time", "none", "-G", str(gpus)]
-    command += ["--cluster", str(HERE / "infinite_network.toml"), "--out", str(out)]
-    done = subprocess.run(
-        [*command, str(HERE / "scripts" / script), *arguments],
-        cwd=HERE.parents[1],
-        env=os.environ | {"TORCHDYNAMO_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
+    options = ("-q", "--cpu-time", "none", "--cluster", str(HERE / "infinite_network.toml"))
+    done = simulation.simulate(
+        out,
+        str(HERE / "scripts" / script),
+        *arguments,
+        gpus=gpus,
+        options=options,
+        environment={"TORCHDYNAMO_DISABLE": "1"},
+        timeout_s=250,
     )
-    assert done.returncode == 0, done.stderr
-    logs = [(out / "ranks" / f"{rank}.log").read_text() for rank in range(gpus)]
-    return logs, json.loads((out / "summary.json").read_text())
+    return done.logs, done.summary
 
 
 def schedule_ms(logs: list[str]) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import simulation
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -31,16 +29,15 @@ def run_job(
     **variables: str,
 ) -> Outcome:
     """Runs `job` on nodes x gpus simulated GPUs with results in `out`."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-N", str(nodes), "-G", str(gpus), "-v"]
-    done = subprocess.run(
-        [*command, "--out", str(out), str(HERE / job), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-        cwd=ROOT,
+    done = simulation.simulate(
+        out,
+        str(HERE / job),
+        *arguments,
+        gpus=gpus,
+        nodes=nodes,
+        options=("-v",),
+        environment={"OMP_NUM_THREADS": "1", **variables},
+        timeout_s=240,
+        fails=None,
     )
-    summary = out / "summary.json"
-    found = json.loads(summary.read_text()) if summary.exists() else {}
-    return Outcome(done.returncode, done.stdout + done.stderr, found)
+    return Outcome(done.status, done.stdout + done.stderr, done.summary)

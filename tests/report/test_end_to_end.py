@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import simulation
 
 from interpose.build import is_current
 from phantom.export.chakra.check import check
@@ -45,10 +44,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
         pytest.skip("the extension is not built: python -m interpose.build")
     folder = tmp_path_factory.mktemp("run")
     (folder / "job.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-G", "2", "--steps", "3", "--timeline"]
-    command += ["--out", str(folder / "out"), "-q", str(folder / "job.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ("-q", "--steps", "3", "--timeline")
+    done = simulation.simulate(folder / "out", str(folder / "job.py"), gpus=2, options=options)
     assert "step time, median" in done.stdout
     return load(folder / "out")
 
@@ -146,25 +143,12 @@ def test_an_oom_says_who_holds_the_memory_and_what_would_fit(tmp_path: Path) -> 
         "    optimizer.step()\n"
         "    optimizer.zero_grad()\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "phantom.cli.main",
-        "run",
-        "-G",
-        "1",
-        "-q",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = subprocess.run(
-        [*command, str(tmp_path / "job.py")], cwd=ROOT, capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode not in (0, 2, 3, 4)
+    done = simulation.simulate(tmp_path / "out", str(tmp_path / "job.py"), gpus=1, fails=True)
+    assert done.status not in (0, 2, 3, 4)
     assert "rank 0 ran out of memory at" in done.stdout
     assert "asked for 16.00 GiB" in done.stdout
     assert "what would fit" in done.stdout
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = done.summary
     assert summary["status"] == "oom"
     (fault,) = summary["faults"]
     assert sum(fault["holders"].values()) == fault["allocated_bytes"]

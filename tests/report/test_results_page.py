@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 from interpose.build import is_current
 from phantom.report.finish import finish
@@ -72,12 +70,10 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip("the extension is not built: python -m interpose.build")
     folder = tmp_path_factory.mktemp("run")
     (folder / "job.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-G", "2", "-q", "--out", str(folder / "out")]
-    command += ["--tokens-per-step", "64", "--samples-per-step", "2", str(folder / "job.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
-    found: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
-    assert found["status"] == "oom", done.stdout + done.stderr
-    return found
+    options = ("-q", "--tokens-per-step", "64", "--samples-per-step", "2")
+    done = simulation.simulate(folder / "out", str(folder / "job.py"), gpus=2, options=options, fails=True)
+    assert done.summary["status"] == "oom", done.stdout + done.stderr
+    return done.summary
 
 
 def test_every_key_of_a_summary_is_explained(summary: dict[str, Any]) -> None:

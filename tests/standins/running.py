@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+import simulation
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,19 +15,10 @@ def run_script(
 ) -> tuple[str, dict[str, Any]]:
     """`phantom run OPTIONS script.py`; returns rank 0's log and summary.json. Fails as the job does unless
     `fails`, where it must."""
-    script, out = folder / "script.py", folder / "run"
+    script = folder / "script.py"
     script.write_text(text)
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-q", "-G", str(gpus), "--out", str(out)]
-    done = subprocess.run(
-        [*command, *options, str(script)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    log_file = out / "ranks" / "0.log"
-    log = log_file.read_text() if log_file.exists() else ""
-    assert (done.returncode != 0) == fails, f"status {done.returncode}\n{done.stderr}\n{log}"
-    summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
-    return log + done.stderr, summary
+    done = simulation.simulate(
+        folder / "run", str(script), gpus=gpus, options=("-q", *options), environment=variables,
+        cwd=folder, timeout_s=200, fails=fails,
+    )  # fmt: skip
+    return "".join(done.logs[:1]) + done.stderr, done.summary

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 HERE = Path(__file__).parent
 
@@ -18,16 +16,9 @@ def run_job(
     tmp_path: Path, script: Path, *, gpus: int, **environment: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs a script; returns the summary and the JSON line that each rank printed last."""
-    out = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "phantom.cli.main", "run", "-q", "--out", str(out), "-N", "1", "-G", str(gpus),
-         str(script)],
-        env=os.environ | environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
-    logs = [path.read_text() for path in sorted((out / "ranks").glob("*.log"))]
-    assert done.returncode == 0, done.stdout + done.stderr + "".join(logs)[-6000:]
-    said = [[json.loads(line) for line in log.splitlines() if line.startswith("{")] for log in logs]
-    return json.loads((out / "summary.json").read_text()), [lines[-1] for lines in said if lines]
+    done = simulation.simulate(tmp_path / "run", str(script), gpus=gpus, environment=environment)
+    said = [[json.loads(line) for line in log.splitlines() if line.startswith("{")] for log in done.logs]
+    return done.summary, [lines[-1] for lines in said if lines]
 
 
 def test_ranks_compile_a_kernel_once_between_them(tmp_path: Path) -> None:

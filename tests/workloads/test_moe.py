@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 from phantom.timeline.recording import load
 
@@ -43,22 +42,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def simulate(folder: Path, routing: str) -> Result:
     out = folder / "run"
-    command = [sys.executable, "-m", "phantom.cli.main", "run", "-q", "--out", str(out), "-G", str(RANKS),
-               "--moe-routing", routing, str(HERE / "moe_ep.py")]  # fmt: skip
-    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
+    options = ("-q", "--moe-routing", routing)
+    done = simulation.simulate(out, str(HERE / "moe_ep.py"), gpus=RANKS, options=options)
     counts = {}
-    for rank in range(RANKS):
-        for found in re.finditer(
-            r"step (\d) layer (\d) counts (\[.*\])", (out / "ranks" / f"{rank}.log").read_text()
-        ):
+    for rank, log in enumerate(done.logs):
+        for found in re.finditer(r"step (\d) layer (\d) counts (\[.*\])", log):
             counts[rank, int(found[1]), int(found[2])] = json.loads(found[3])
     sent: Counter[tuple[int, int]] = Counter()
     uneven = [each for each in load(out).collectives if each.kind == "all_to_all" and each.send_counts]
     for index, row in enumerate(uneven[0].send_counts or ()):
         for to, size in enumerate(row):
             sent[index, to] = size
-    return Result(json.loads((out / "summary.json").read_text()), counts, sent)
+    return Result(done.summary, counts, sent)
 
 
 def share_of_rank(counts: list[int], rank: int) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulation
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -19,38 +16,22 @@ def simulate(
     tmp_path: Path, script: str, *args: str, nodes: int = 1, gpus: int = 2, **environment: str
 ) -> tuple[dict[str, Any], str]:
     """Runs a script and returns (summary, what rank 0 printed). Fails with the log when the job does."""
-    out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "phantom.cli.main",
-        "run",
-        "-q",
-        "--out",
-        str(out),
-        "-N",
-        str(nodes),
-        "-G",
-        str(gpus),
-    ]
-    done = subprocess.run(
-        [*command, str(HERE / script), *args],
-        env=os.environ | {"CKPT": str(tmp_path / "checkpoint")} | environment,
-        cwd=HERE.parents[1],
-        capture_output=True,
-        text=True,
-        timeout=280,
+    done = simulation.simulate(
+        tmp_path / "run",
+        str(HERE / script),
+        *args,
+        nodes=nodes,
+        gpus=gpus,
+        environment={"CKPT": str(tmp_path / "checkpoint"), **environment},
     )
-    log = (out / "ranks" / "0.log").read_text() if (out / "ranks" / "0.log").exists() else ""
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}\n{log}"
-    summary = json.loads((out / "summary.json").read_text())
+    summary = done.summary
     assert summary["status"] == "ok"
     assert summary["world_size"] == nodes * gpus
     assert summary["coverage"]["unpriced"] == 0.0, summary["unpriced_ops"]
     for rank in summary["ranks"]:
         assert rank["ops"] > 0
         assert rank["peak_reserved_bytes"] >= rank["peak_allocated_bytes"] > 0
-    return summary, log
+    return summary, done.logs[0]
 
 
 @pytest.mark.parametrize(
