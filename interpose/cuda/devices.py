@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from phantom.wire import compute_capability
+
 CUDA_VERSION = "12.8"
 COMPILED_VERSION = 12080
 # Cycles of torch.cuda._sleep; the boost clock of an H100 SXM.
@@ -75,32 +77,18 @@ class CudaDeviceProperties:
 
 CudaDeviceProperties.__name__ = CudaDeviceProperties.__qualname__ = "_CudaDeviceProperties"
 
-# Shared memory in KiB per multiprocessor, and the largest a block may opt in to (1 KiB is the system's).
-_SHARED_KIB = {
-    (7, 0): 96,
-    (7, 5): 64,
-    (8, 0): 164,
-    (8, 6): 100,
-    (8, 7): 164,
-    (8, 9): 100,
-    (9, 0): 228,
-    (10, 0): 228,
-}
-_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
-
 
 def make_properties(device: dict[str, Any], index: int) -> CudaDeviceProperties:
     """Properties of GPU `index` of a node of equal GPUs, from the extension's `device_properties()`."""
     capability = (device["major"], device["minor"])
-    shared_kib = _SHARED_KIB.get(capability, 100)
-    optin_kib = shared_kib if capability < (8, 0) else shared_kib - 1
+    shared_bytes = compute_capability.shared_memory_bytes(capability)
     return CudaDeviceProperties(
         **device,
         uuid=DeviceUuid(index),
         pci_bus_id=0x18 + 8 * index,
-        max_threads_per_multi_processor=_THREADS.get(capability, 2048),
-        shared_memory_per_block_optin=optin_kib << 10,
-        shared_memory_per_multiprocessor=shared_kib << 10,
+        max_threads_per_multi_processor=compute_capability.max_threads(capability),
+        shared_memory_per_block_optin=shared_bytes - compute_capability.system_shared_bytes(capability),
+        shared_memory_per_multiprocessor=shared_bytes,
     )
 
 

@@ -16,25 +16,12 @@ from phantom.kernels.description import KernelDescription
 from phantom.kernels.dtypes import math_class
 from phantom.kernels.estimate import Estimate
 from phantom.kernels.gpu import GpuSpec
+from phantom.wire import compute_capability
 
-# CUDA C++ Programming Guide, "Compute Capabilities": of a multiprocessor.
-_SHARED_KIB = {
-    (7, 0): 96,
-    (7, 5): 64,
-    (8, 0): 164,
-    (8, 6): 100,
-    (8, 7): 164,
-    (8, 9): 100,
-    (9, 0): 228,
-    (10, 0): 228,
-}
-_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
-_BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24}
 _REGISTERS = 65536
 _REGISTER_UNIT = 256  # given to a warp at once
 _WARP = 32
 _START_ROUNDS = 0.5
-_SYSTEM_SHARED_BYTES = 1024  # of each block, from compute capability 8.0
 
 
 class TritonKernelNotCounted(ValueError):
@@ -44,13 +31,15 @@ class TritonKernelNotCounted(ValueError):
 def resident_blocks(gpu: GpuSpec, *, warps: int, registers: int, shared_bytes: int) -> int:
     """Blocks that one multiprocessor holds at once, at least one (the CUDA occupancy calculator)."""
     capability = gpu.capability
-    threads = _THREADS.get(capability, 2048)
-    limits = [_BLOCKS.get(capability, 32), threads // (warps * _WARP)]
+    limits = [
+        compute_capability.max_blocks(capability),
+        compute_capability.max_threads(capability) // (warps * _WARP),
+    ]
     per_warp = math.ceil(max(registers, 16) * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
     limits.append(_REGISTERS // (per_warp * warps))
-    system = _SYSTEM_SHARED_BYTES if capability >= (8, 0) else 0
-    if shared_bytes + system > 0:
-        limits.append((_SHARED_KIB.get(capability, 100) << 10) // (shared_bytes + system))
+    block_shared_bytes = shared_bytes + compute_capability.system_shared_bytes(capability)
+    if block_shared_bytes > 0:
+        limits.append(compute_capability.shared_memory_bytes(capability) // block_shared_bytes)
     return max(1, min(limits))
 
 
