@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from interpose.standins import operators
+from interpose.standins.optimizers import evaluate, local
 
 BLOCK = 256
 TABLE_VALUES = 256
@@ -99,10 +100,7 @@ class BlockwiseOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One kernel for every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -112,13 +110,9 @@ class BlockwiseOptimizer(torch.optim.Optimizer):
                     self.init_state(parameter)
                 state["step"] += 1
                 kept = [state[name] for name in state if name.startswith(("state", "absmax"))]
-                written = [_local(tensor) for tensor in (parameter, *kept)]
-                operators.blockwise_optimizer_kernel([_local(parameter.grad), *written], written)
+                written = [local(tensor) for tensor in (parameter, *kept)]
+                operators.blockwise_optimizer_kernel([local(parameter.grad), *written], written)
         return loss
-
-
-def _local(tensor: Any) -> Any:
-    return getattr(tensor, "_local_tensor", tensor)
 
 
 class Adam(BlockwiseOptimizer):

@@ -30,6 +30,14 @@ def local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def evaluate(closure: Callable[[], Any] | None) -> Any:
+    """What the closure of a step gives, with gradients; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class FusedAdam(torch.optim.Optimizer):
     """Adam and AdamW in one kernel per data type."""
 
@@ -113,10 +121,7 @@ class FusedAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:  # type: ignore[override]
         """One step on all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate(closure)
         for group in self.param_groups:
             if not group["params"]:
                 continue
@@ -162,10 +167,7 @@ class FusedSGD(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step on all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate(closure)
         for group in self.param_groups:
             having = [p for p in group["params"] if p.grad is not None]
             for parameter in having:
@@ -195,10 +197,7 @@ class FusedLAMB(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step on all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate(closure)
         everything = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
         if everything:
             l2norm(everything)

@@ -68,8 +68,12 @@ mixed_dtype_fused_layer_norm_affine = fused_layer_norm_affine
 mixed_dtype_fused_rms_norm_affine = fused_rms_norm_affine
 
 
-class FusedLayerNorm(torch.nn.Module):
-    """Layer norm over the last dimensions."""
+class _FusedNorm(torch.nn.Module):
+    """Settings and parameters of either norm."""
+
+    parameter_names: tuple[str, ...] = ("weight",)
+    weight: Any
+    bias: Any
 
     def __init__(
         self,
@@ -82,19 +86,26 @@ class FusedLayerNorm(torch.nn.Module):
         self.normalized_shape, self.eps = _shape(normalized_shape), eps
         self.elementwise_affine = elementwise_affine
         self.memory_efficient = memory_efficient
-        if elementwise_affine:
-            self.weight = torch.nn.Parameter(torch.empty(*self.normalized_shape))
-            self.bias = torch.nn.Parameter(torch.empty(*self.normalized_shape))
-        else:
-            self.register_parameter("weight", None)
-            self.register_parameter("bias", None)
+        for name in self.parameter_names:
+            made = torch.nn.Parameter(torch.empty(*self.normalized_shape)) if elementwise_affine else None
+            self.register_parameter(name, made)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Ones and zeros."""
+        """A weight of ones, a bias of zeros."""
         if self.elementwise_affine:
-            torch.nn.init.ones_(self.weight)
-            torch.nn.init.zeros_(self.bias)
+            for name, parameter in self.named_parameters(recurse=False):
+                torch.nn.init.constant_(parameter, 1.0 if name == "weight" else 0.0)
+
+    def extra_repr(self) -> str:
+        """As torch.nn.LayerNorm."""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class FusedLayerNorm(_FusedNorm):
+    """Layer norm over the last dimensions."""
+
+    parameter_names = ("weight", "bias")
 
     def forward(self, input: Any) -> Any:
         """Returns the normalized input."""
@@ -102,45 +113,15 @@ class FusedLayerNorm(torch.nn.Module):
             input, self.weight, self.bias, self.normalized_shape, self.eps, self.memory_efficient
         )
 
-    def extra_repr(self) -> str:
-        """As torch.nn.LayerNorm."""
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
-
-class FusedRMSNorm(torch.nn.Module):
+class FusedRMSNorm(_FusedNorm):
     """RMS norm over the last dimensions."""
-
-    def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        memory_efficient: bool = False,
-    ) -> None:
-        super().__init__()
-        self.normalized_shape, self.eps = _shape(normalized_shape), eps
-        self.elementwise_affine = elementwise_affine
-        self.memory_efficient = memory_efficient
-        if elementwise_affine:
-            self.weight = torch.nn.Parameter(torch.empty(*self.normalized_shape))
-        else:
-            self.register_parameter("weight", None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Ones."""
-        if self.elementwise_affine:
-            torch.nn.init.ones_(self.weight)
 
     def forward(self, input: Any) -> Any:
         """Returns the normalized input."""
         return normalization.rms_norm(
             input, self.weight, self.normalized_shape, self.eps, self.memory_efficient
         )
-
-    def extra_repr(self) -> str:
-        """As torch.nn.RMSNorm."""
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
