@@ -26,11 +26,11 @@ class LibraryKernel:
     rule: Rule
 
 
-def _streamed(efficiency: str, *, launches: int = 1) -> Rule:
+def _streamed(efficiency: str) -> Rule:
     """Every tensor once; `efficiency` is a class of the constants' group `class_efficiency`."""
 
     def rule(kernel: KernelDescription, context: Context) -> Estimate:
-        return context.streamed(kernel, efficiency, launches=launches)
+        return context.streamed(kernel, efficiency)
 
     return rule
 
@@ -52,28 +52,33 @@ def _multi_tensor_norm(kernel: KernelDescription, context: Context) -> Estimate:
     return _multi_tensor(kernel, context) + context.moved(0.0, "reduction")
 
 
+def _memory_bound(klass: str) -> LibraryKernel:
+    """A kernel of a class whose efficiency is that of the class."""
+    return LibraryKernel(klass, _streamed(klass))
+
+
 KERNELS: dict[str, LibraryKernel] = {
     "wgrad_accumulate": LibraryKernel("gemm", compute_rules.gemm),
     "grouped_gemm": LibraryKernel("gemm", compute_rules.gemm),
-    "scaled_softmax": LibraryKernel("softmax", _streamed("softmax")),
-    "scaled_softmax_backward": LibraryKernel("softmax", _streamed("softmax")),
+    "scaled_softmax": _memory_bound("softmax"),
+    "scaled_softmax_backward": _memory_bound("softmax"),
     "multi_tensor_l2norm": LibraryKernel("reduction", _multi_tensor_norm),
     "multi_tensor_scale": LibraryKernel("optimizer", _multi_tensor),
     "multi_tensor_axpby": LibraryKernel("optimizer", _multi_tensor),
     "multi_tensor_adam": LibraryKernel("optimizer", _multi_tensor),
     "multi_tensor_sgd": LibraryKernel("optimizer", _multi_tensor),
     "blockwise_optimizer": LibraryKernel("optimizer", _streamed("multi_tensor")),
-    "fused_rope": LibraryKernel("elementwise", _streamed("elementwise")),
-    "fused_activation": LibraryKernel("elementwise", _streamed("elementwise")),
-    "fused_bias_dropout": LibraryKernel("elementwise", _streamed("elementwise")),
-    "online_softmax": LibraryKernel("reduction", _streamed("reduction")),
-    "cross_entropy_inplace": LibraryKernel("softmax", _streamed("softmax")),
-    "quantize_fp8": LibraryKernel("copy", _streamed("copy")),
-    "amax": LibraryKernel("reduction", _streamed("reduction")),
-    "permute_rows": LibraryKernel("index", _streamed("index")),
-    "unpermute_rows": LibraryKernel("index", _streamed("index")),
-    "moe_router": LibraryKernel("softmax", _streamed("softmax")),
-    "attention_merge": LibraryKernel("elementwise", _streamed("elementwise")),
+    "fused_rope": _memory_bound("elementwise"),
+    "fused_activation": _memory_bound("elementwise"),
+    "fused_bias_dropout": _memory_bound("elementwise"),
+    "online_softmax": _memory_bound("reduction"),
+    "cross_entropy_inplace": _memory_bound("softmax"),
+    "quantize_fp8": _memory_bound("copy"),
+    "amax": _memory_bound("reduction"),
+    "permute_rows": _memory_bound("index"),
+    "unpermute_rows": _memory_bound("index"),
+    "moe_router": _memory_bound("softmax"),
+    "attention_merge": _memory_bound("elementwise"),
 }
 
 
