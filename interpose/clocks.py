@@ -50,7 +50,8 @@ uptime."""
 REAL_PACKAGES = frozenset(sys.stdlib_module_names) - {"__main__", "timeit", "this", "antigravity"} | {
     "grpc", "filelock", "requests", "urllib3", "httpx", "httpcore", "aiohttp", "anyio", "trio", "uvloop",
     "websockets", "interpose", "phantom", "fsspec", "huggingface_hub", "zmq", "tornado", "psutil", "joblib",
-    "botocore", "pytest", "_pytest", "watchdog", "redis", "etcd", "ray", "portalocker", "wandb_core",
+    "botocore", "pytest", "_pytest", "hypothesis", "watchdog", "redis", "etcd", "ray", "portalocker",
+    "wandb_core",
 }  # fmt: skip
 REAL_PREFIXES = (
     "torch.distributed.elastic",

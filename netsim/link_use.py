@@ -15,6 +15,8 @@ MOST_CELLS = 2_000_000
 """Bound on links x bins: 16 MB."""
 MOST_BINS = 4096
 LEAST_BINS = 64
+GRAIN = 2.0**-16
+"""Part of a byte in which bytes are counted, rounded down; sums below 137 GB in a bin are exact."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,23 @@ class LinkUse:
     """Bytes by link and by bin of virtual time.
 
     The bins are as wide as it takes to keep links x bins below a bound: when time goes past the last one,
-    two neighbours become one. A bin holds all bytes of its time, it is no sample. The same operations in the
-    same order give the same bits.
+    two neighbours become one. A bin holds all bytes of its time, it is no sample. Bins begin at multiples of
+    their width and bytes are counted in whole `GRAIN`s, so the same operations give the same bits in any
+    order (which the order of real messages decides).
     """
 
-    def __init__(self, links: int) -> None:
-        self.bins = max(LEAST_BINS, min(MOST_BINS, MOST_CELLS // max(links, 1))) & ~1
+    def __init__(self, links: int, *, bins: int = MOST_BINS) -> None:
+        self.bins = max(LEAST_BINS, min(bins, MOST_CELLS // max(links, 1)))
         self.bin_ps = FIRST_BIN_PS
-        self.begin_ps: int | None = None
-        self._end_ps = 0
+        self._first = 0
+        self._earliest_ps: int | None = None
+        self._latest_ps = 0
         self._bytes = np.zeros((self.bins, links))
+
+    @property
+    def begin_ps(self) -> int:
+        """Where the first bin begins."""
+        return self._first * self.bin_ps
 
     def add(self, flight: Flight) -> None:
         """Adds a finished operation."""
@@ -58,37 +67,38 @@ class LinkUse:
 
     def _add(self, stretch: Stretch) -> None:
         self._make_room(stretch.begin_ps, stretch.end_ps)
-        assert self.begin_ps is not None
         begin_ps, end_ps = stretch.begin_ps - self.begin_ps, stretch.end_ps - self.begin_ps
         first, last = begin_ps // self.bin_ps, (end_ps - 1) // self.bin_ps
-        if first == last:
-            self._bytes[first, stretch.links] += stretch.bytes_per_s * ((end_ps - begin_ps) * PS)
-            return
-        times_ps = np.full(last - first + 1, self.bin_ps)
-        times_ps[0] = (first + 1) * self.bin_ps - begin_ps
-        times_ps[-1] = end_ps - last * self.bin_ps
-        self._bytes[first : last + 1, stretch.links] += np.outer(times_ps * PS, stretch.bytes_per_s)
+        edges_ps = np.arange(first, last + 2) * self.bin_ps - begin_ps
+        edges_ps[0], edges_ps[-1] = 0, end_ps - begin_ps
+        # What went by until each edge, not what each bin holds, is rounded: wider bins then hold the sums of
+        # narrower ones to the bit.
+        carried = np.floor(np.outer(edges_ps * PS, stretch.bytes_per_s) / GRAIN) * GRAIN
+        self._bytes[first : last + 1, stretch.links] += np.diff(carried, axis=0)
 
     def _make_room(self, begin_ps: int, end_ps: int) -> None:
-        """Makes the bins reach from `begin_ps` to `end_ps`: operations are added in order of their ends, so a
-        long one may begin before all others.
-        """
-        if self.begin_ps is None:
-            self.begin_ps = begin_ps
-        self._end_ps = max(self._end_ps, end_ps)
-        while True:
-            missing = max(0, -((begin_ps - self.begin_ps) // self.bin_ps))
-            if self._end_ps - self.begin_ps <= (self.bins - missing) * self.bin_ps:
-                break
+        """Makes the bins reach from `begin_ps` to `end_ps`, which may be before all others."""
+        if self._earliest_ps is None:
+            self._earliest_ps = begin_ps
+            self._first = begin_ps // self.bin_ps
+        self._earliest_ps = min(self._earliest_ps, begin_ps)
+        self._latest_ps = max(self._latest_ps, end_ps)
+        while -(-self._latest_ps // self.bin_ps) - self._earliest_ps // self.bin_ps > self.bins:
             self._widen()
-        if missing:
-            self._bytes = np.roll(self._bytes, missing, axis=0)
-            self.begin_ps -= missing * self.bin_ps
+        earlier = self._first - self._earliest_ps // self.bin_ps
+        if earlier > 0:
+            self._bytes = np.roll(self._bytes, earlier, axis=0)
+            self._first -= earlier
 
     def _widen(self) -> None:
-        half = self.bins // 2
-        self._bytes[:half] = self._bytes[0::2] + self._bytes[1::2]
-        self._bytes[half:] = 0.0
+        odd = self._first & 1
+        rows = np.zeros((self.bins + 2, self._bytes.shape[1]))
+        rows[odd : odd + self.bins] = self._bytes
+        rows = rows[: (self.bins + 2) & ~1]
+        merged = rows[0::2] + rows[1::2]
+        self._bytes[: len(merged)] = merged
+        self._bytes[len(merged) :] = 0.0
+        self._first //= 2
         self.bin_ps *= 2
 
     def used(self) -> Ints:

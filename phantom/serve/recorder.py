@@ -105,7 +105,7 @@ class Recorder:
             LinkCurve(links[i].name, links[i].capacity_bytes_per_s, self._use.curve(i))
             for i in self._use.used().tolist()
         )
-        self._log.links(LinkRecord(self._use.begin_ps or 0, self._use.bin_ps, curves))
+        self._log.links(LinkRecord(self._use.begin_ps, self._use.bin_ps, curves))
         self._log.close()
 
     def _is_wanted(self, start_ps: int, end_ps: int) -> bool:

