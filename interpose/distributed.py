@@ -15,6 +15,7 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+from interpose.frameworks import cuda_extensions
 from interpose.import_hook import after_import
 
 C10D = "torch._C._distributed_c10d"
@@ -66,6 +67,7 @@ def _add_classes(extension: ModuleType) -> None:
         # A CUDA build has its own, and pybind11 refuses a second class of that name.
         del module.ProcessGroupNCCL
     module.ProcessGroupNCCL = extension.make_process_group_nccl(module)  # type: ignore[attr-defined]
+    cuda_extensions.refuse_user_buffers(module.ProcessGroupNCCL)
     for name in OTHER_NCCL_CLASSES:
         if hasattr(module, name):
             setattr(module, name, module.ProcessGroupNCCL)

@@ -44,8 +44,8 @@ HOST_DEFAULTS_S = {
 }
 
 # CPU-Adam takes 0.22 s for 10^9 parameters and 2.57 s for 10^10 on a DGX-2 server (ZeRO-Offload, Ren et al.,
-# USENIX ATC 2021, table 4): 0.25 ns each for 28 bytes (parameter, momentum and variance read and written,
-# gradient read, all float32).
+# USENIX ATC 2021, table 4; both figures quoted from memory, not looked up in the paper): 0.25 ns each for 28
+# bytes (parameter, momentum and variance read and written, gradient read, all float32).
 HOST_OPTIMIZER_BYTES_PER_S = 112e9
 
 

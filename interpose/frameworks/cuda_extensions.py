@@ -1,9 +1,10 @@
 """CUDA code that is not PyTorch's own, and memory shared between GPUs: what a simulated GPU cannot run.
 
 Extensions that are compiled while the job runs (torch.utils.cpp_extension.load, load_inline), ones that were
-compiled before and want CUDA's libraries, and symmetric memory end with an error that names them and the
-remedy. A program that only asks nvcc for its version (Megatron-LM does before it trains) gets an answer:
-where the machine has no CUDA toolkit, CUDA_HOME is a folder of phantom's with an nvcc that knows just that.
+compiled before and want CUDA's libraries, symmetric memory and NCCL's user buffers end with an error that
+names them and the remedy. A program that only asks nvcc for its version (Megatron-LM does before it trains)
+gets an answer: where the machine has no CUDA toolkit, CUDA_HOME is a folder of phantom's with an nvcc that
+knows just that.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ class CudaExtensionRefused(RuntimeError):
 
 class SymmetricMemoryRefused(RuntimeError):
     """Memory that GPUs read of one another directly; the text names the call and the remedy."""
+
+
+class UserBuffersRefused(RuntimeError):
+    """Memory that NCCL itself would allocate and register; the text names the call and the remedy."""
 
 
 def install() -> None:
@@ -94,6 +99,20 @@ def _refusal(original: Any, what: str) -> Any:
         )
 
     return refuse
+
+
+def refuse_user_buffers(nccl: type) -> None:
+    """`nccl` is ProcessGroupNCCL: its `mem_allocator` is how a script asks for NCCL's user buffers."""
+
+    def mem_allocator(_: Any) -> Any:
+        raise UserBuffersRefused(
+            "phantom does not simulate NCCL user buffers (ProcessGroupNCCL.mem_allocator, for "
+            "torch.cuda.MemPool): NCCL would send from registered memory with other kernels and fewer "
+            "multiprocessors. Remedy: use the ordinary allocator (Megatron: leave out --use-nccl-ub; "
+            "Megatron-FSDP and FSDP2: leave out NCCL user buffers)"
+        )
+
+    nccl.mem_allocator = property(mem_allocator)  # type: ignore[attr-defined]
 
 
 def explanation(error: BaseException | None) -> str | None:

@@ -69,7 +69,7 @@ def summarize(
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
         "stand_ins": _stand_ins(statistics.ranks),
-        "warnings": _warnings(statistics),
+        "warnings": _warnings(statistics) + (missing_steps(statistics) if status == "ok" else []),
         "faults": [
             {"rank": rank, **fault} for rank, report in enumerate(statistics.ranks) for fault in report.faults
         ],
@@ -90,6 +90,18 @@ def job_status(engine: Engine, statuses: Mapping[str, int], interrupted: bool) -
     if interrupted:
         return "interrupted"
     return "failed" if failed else "ok"
+
+
+def missing_steps(statistics: Statistics) -> list[str]:
+    """Ranks whose own account (STATS) lacks steps whose ends they have announced: shares of their time, and
+    utilisation, leave those steps out."""
+    lines = []
+    for rank, count in sorted(statistics.step_count_by_rank.items()):
+        missing = count - len({row[0] for row in statistics.ranks[rank].steps})
+        if missing > 0:
+            lines.append(f"rank {rank} did not account for {missing} of its {count} steps: their compute, "
+                         f"communication and idle times are missing under `ranks`")  # fmt: skip
+    return lines
 
 
 def _had_oom(report: RankReport) -> bool:

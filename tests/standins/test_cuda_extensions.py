@@ -16,11 +16,14 @@ SCRIPT = """
 import pathlib, torch
 from torch.utils import cpp_extension
 import torch.distributed._symmetric_memory as symmetric
+torch.distributed.init_process_group("nccl")
+nccl = torch.distributed.group.WORLD._get_backend(torch.device("cuda"))
 pathlib.Path("kernel.cu").write_text("__global__ void nothing() {}")
 for call in (
     lambda: cpp_extension.load(name="my_kernels", sources=["kernel.cu"]),
     lambda: cpp_extension.load_inline(name="inline_kernels", cpp_sources="", cuda_sources="void f();"),
     lambda: symmetric.empty(4, device="cuda"),
+    lambda: torch.cuda.MemPool(nccl.mem_allocator),
 ):
     try:
         call()
@@ -34,10 +37,11 @@ raise ImportError("libcudart.so.12: cannot open shared object file", name="my_co
 def test_a_cuda_extension_ends_with_its_name_and_the_remedy(tmp_path: Path) -> None:
     log, _ = run_script(tmp_path, SCRIPT, fails=True)
     refused = [line for line in log.splitlines() if line.startswith("refused:")]
-    assert len(refused) == 3
+    assert len(refused) == 4
     assert "'my_kernels' (sources: kernel.cu)" in refused[0]
     assert "'inline_kernels'" in refused[1]
     assert "_symmetric_memory.empty" in refused[2]
+    assert "NCCL user buffers (ProcessGroupNCCL.mem_allocator" in refused[3]
     assert all("Remedy" in line for line in refused)
     assert "the module 'my_compiled_kernels' is a compiled CUDA extension (it wants libcudart.so.12)" in log
 
