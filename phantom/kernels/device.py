@@ -12,7 +12,10 @@ from phantom.kernels.gpu import GpuSpec, UnknownGpuError, gpu_by_name
 
 @dataclass(frozen=True, kw_only=True)
 class LocalDevice:
-    """A device that is here: torch's name, the name in the store, versions, threads, clock."""
+    """A device that is here: torch's name, the name in the store, versions, threads, clock.
+
+    *processes* run on it at once (the ranks of a server whose device is its CPU), each with *threads*.
+    """
 
     torch_name: str
     kind: str
@@ -21,6 +24,7 @@ class LocalDevice:
     torch: str
     runtime: str
     clock_hz: float | None = None
+    processes: int = 1
 
 
 _DEVICE_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
@@ -38,14 +42,20 @@ def cpu_name() -> str:
     return "CPU " + (platform.processor() or platform.machine() or "unknown")
 
 
-def local_cpu(*, threads: int = 1) -> LocalDevice:
-    """Return this machine's CPU with *threads* threads.  Imports torch (for its version)."""
+def shared_cpu_name(processes: int) -> str:
+    """Return the name under which kernels are stored that were measured with so many processes at once."""
+    return cpu_name() if processes == 1 else f"{cpu_name()}, {processes} processes"
+
+
+def local_cpu(*, threads: int = 1, processes: int = 1) -> LocalDevice:
+    """Return this machine's CPU with *threads* threads in each of *processes*.  Imports torch (for its
+    version)."""
     import torch
 
     library = "MKL" if torch.backends.mkl.is_available() else "OpenBLAS or none"
     return LocalDevice(
-        torch_name="cpu", kind="cpu", name=cpu_name(), threads=threads, torch=torch.__version__,
-        runtime=library,
+        torch_name="cpu", kind="cpu", name=shared_cpu_name(processes), threads=threads,
+        torch=torch.__version__, runtime=library, processes=processes,
     )  # fmt: skip
 
 
@@ -75,6 +85,6 @@ def local_cuda(gpu: GpuSpec | None = None) -> LocalDevice | None:
     return None
 
 
-def local_device(gpu: GpuSpec, *, threads: int = 1) -> LocalDevice | None:
+def local_device(gpu: GpuSpec, *, threads: int = 1, processes: int = 1) -> LocalDevice | None:
     """Return the device here that *gpu* describes: the CPU for a CPU, a CUDA device of that name, or None."""
-    return local_cpu(threads=threads) if gpu.is_cpu else local_cuda(gpu)
+    return local_cpu(threads=threads, processes=processes) if gpu.is_cpu else local_cuda(gpu)

@@ -55,7 +55,7 @@ class Measurer:
         self._limit_bytes = limit_bytes
         self._lock_path = lock_path
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._workers: list[_Worker] = []
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -73,9 +73,17 @@ class Measurer:
             "kernel": encode_kernel(kernel), "device": self.device.torch_name, "budget_s": self._budget_s,
             "limit_bytes": self._limit_bytes,
         }  # fmt: skip
-        answer = self._ask(request)
-        if not answer["ok"]:
-            raise MeasurementFailed(answer["reason"])
+        first, *others = self._ready()
+        beside: list[_Worker] = []
+        try:
+            for other in others:
+                self._good(other.ask({**request, "beside": True}, self._timeout_s))
+                beside.append(other)
+            answer = self._good(first.ask(request, self._timeout_s))
+        finally:
+            stopped = [other.ask({"stop": True}, self._timeout_s) for other in beside]
+        for one in stopped:  # what ran alone for a part of the time does not count
+            self._good(one)
         return Measurement(
             key=key, device=self.device.name, kind=self.device.kind, threads=self.device.threads,
             torch=self.device.torch, runtime=self.device.runtime, clock_hz=self.device.clock_hz,
@@ -85,14 +93,10 @@ class Measurer:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End the measuring process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        """End the measuring processes."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.close()
 
     def __enter__(self) -> Measurer:
         return self
@@ -110,36 +114,24 @@ class Measurer:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        process = self._worker()
-        assert process.stdin is not None
-        try:
-            write_message(process.stdin, request)
-        except OSError:
-            self.close()
-            return {"ok": False, "reason": "the measuring process ended"}
-        return self._answer(process, self._timeout_s)
+    def _good(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if not answer["ok"]:
+            raise MeasurementFailed(answer["reason"])
+        return answer
 
-    def _answer(self, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:
-        assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout_s):
-                self.close()
-                return {"ok": False, "reason": f"took longer than {timeout_s:g} s"}
-        answer = read_message(process.stdout)
-        if answer is None:
-            status = process.wait()
+    def _ready(self) -> list[_Worker]:
+        """The process that measures, and those that run beside it."""
+        if not all(worker.is_alive() for worker in self._workers):
             self.close()
-            return {"ok": False, "reason": f"the measuring process ended with status {status}"}
-        found: dict[str, Any] = answer
-        return found
+        while len(self._workers) < self.device.processes:
+            self._workers.append(_Worker(max(self.device.threads, 1)))
+        return self._workers
 
-    def _worker(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        self.close()
-        threads = max(self.device.threads, 1)
+
+class _Worker:
+    """A measuring process; it is ended when it does not answer as it should."""
+
+    def __init__(self, threads: int) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PHANTOM")}
         environment.update(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
         root = str(Path(__file__).resolve().parents[2])
@@ -148,8 +140,44 @@ class Measurer:
             [sys.executable, "-m", "phantom.kernels.worker", str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
         )  # fmt: skip
-        started = self._answer(self._process, _START_TIMEOUT_S)
+        started = self._answer(_START_TIMEOUT_S)
         if not started.get("ready"):
             self.close()
             raise MeasurementFailed(f"the measuring process did not start: {started.get('reason', started)}")
-        return self._process
+
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process.poll() is None
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send *request* and return the answer; ``ok`` is false, with a ``reason``, where there is none."""
+        assert self._process.stdin is not None
+        try:
+            write_message(self._process.stdin, request)
+        except (OSError, ValueError):  # ended, or closed by us
+            self.close()
+            return {"ok": False, "reason": "the measuring process ended"}
+        return self._answer(timeout_s)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                self.close()
+                return {"ok": False, "reason": f"took longer than {timeout_s:g} s"}
+        answer = read_message(self._process.stdout)
+        if answer is None:
+            status = self._process.wait()
+            self.close()
+            return {"ok": False, "reason": f"the measuring process ended with status {status}"}
+        found: dict[str, Any] = answer
+        return found

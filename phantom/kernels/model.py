@@ -171,11 +171,16 @@ class CostModel:
         with self._lock:
             return dict(self._requests)
 
-    def forget_requests(self) -> None:
-        """Start the list of :meth:`requests` anew, for another job."""
+    def begin_job(self, *, ranks_per_server: int) -> None:
+        """Start the list of :meth:`requests` anew; where the device is a CPU, its ranks share it."""
+        shared_anew = isinstance(self._measured, StoreAndDevice) and self._measured.share_between(
+            ranks_per_server
+        )
         with self._lock:
             self._requests.clear()
             self._by_element.clear()
+            if shared_anew:
+                self._known.clear()
 
     def save_requests(self, path: Path | str) -> int:
         """Write one kernel per key as JSON lines, for ``phantom kernels measure``; return how many."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 from phantom.kernels.classes import class_of
 from phantom.kernels.description import KernelDescription
-from phantom.kernels.device import LocalDevice, cpu_name, local_device
+from phantom.kernels.device import LocalDevice, local_device, shared_cpu_name
 from phantom.kernels.gpu import GpuSpec
 from phantom.kernels.measure import MeasurementFailed, Measurer
 from phantom.kernels.store import KernelStore
@@ -34,6 +35,7 @@ class StoreAndDevice:
         if self._path is not None and self._path.exists():
             self._store = KernelStore(self._path)
         self._threads = threads if gpu.is_cpu else 0
+        self._processes = 1
         self._may_measure = measure
         self._lock = threading.Lock()
         self._measurer: Measurer | None = None
@@ -43,7 +45,24 @@ class StoreAndDevice:
     @property
     def device_name(self) -> str:
         """The name under which this device's measurements are stored."""
-        return cpu_name() if self._gpu.is_cpu else self._gpu.name
+        return shared_cpu_name(self._processes) if self._gpu.is_cpu else self._gpu.name
+
+    def share_between(self, ranks: int) -> bool:
+        """Say how many ranks of the job have this device, which counts for a CPU; returns whether that is
+        new.
+
+        Kernels are then measured while others run the same on other cores, as ranks do that share caches and
+        memory.  More ranks than cores are taken for as many as there are cores.
+        """
+        processes = max(1, min(ranks, os.cpu_count() or 1)) if self._gpu.is_cpu else 1
+        if processes == self._processes:
+            return False
+        self.close()
+        with self._lock:
+            self._processes = processes
+            self._measurer, self._searched = None, False
+        self.failures.clear()
+        return True
 
     def lookup(self, kernel: KernelDescription, key: str) -> float | None:
         """Return the stored seconds of *key*, or None."""
@@ -89,7 +108,9 @@ class StoreAndDevice:
         with self._lock:
             if not self._searched:
                 self._searched = True
-                device: LocalDevice | None = local_device(self._gpu, threads=max(self._threads, 1))
+                device: LocalDevice | None = local_device(
+                    self._gpu, threads=max(self._threads, 1), processes=self._processes
+                )
                 if device is not None:
                     path = self._store.path if self._store is not None else self._path
                     lock = path.with_suffix(".measuring") if path is not None else None

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +20,11 @@ _BATCH_TARGET_S = 20e-6
 _FLOOR_S = 50e-9
 CPU_WARM_BYTES = 256 << 10
 """Operands up to this size stay in a core's own cache between two uses."""
-CPU_FLUSH_BYTES = 8 << 20
-"""Several times a core's second-level cache; the shared last level keeps part of the operands."""
+CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+CPU_CACHE_UNKNOWN_BYTES = 32 << 20
+"""Taken for the last-level cache where the system does not tell (containers, other systems than Linux)."""
+CPU_CACHE_LIMIT_BYTES = 128 << 20
+"""No more than this is written before a run, so that a measurement ends in a second."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,20 @@ def time_cpu(call: Callable[[], Any], *, budget_s: float, dispatch_s: float, flu
             call()
         samples.append((clock() - begin) * 1e-9 / batch - dispatch_s)
     return _summary(samples)
+
+
+def cpu_cache_bytes(caches: Path = CPU_CACHES) -> int:
+    """Size of the largest cache that the CPU has, in bytes.
+
+    What a step of training touches (parameters, gradients, optimizer states, activations) is larger as a
+    rule, so that an operand larger than a core's own cache is gone from this one when it is used again.
+    """
+    sizes = []
+    for path in caches.glob("index*/size"):
+        number, unit = path.read_text().strip()[:-1], path.read_text().strip()[-1]
+        if number.isdigit() and unit in "KMG":
+            sizes.append(int(number) << {"K": 10, "M": 20, "G": 30}[unit])
+    return min(max(sizes, default=CPU_CACHE_UNKNOWN_BYTES), CPU_CACHE_LIMIT_BYTES)
 
 
 def dispatch_cost_s() -> float:

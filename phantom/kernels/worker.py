@@ -7,54 +7,110 @@ length and msgpack.
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import os
+import select
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
 
 from phantom.kernels.framing import read_message, write_message
+
+if TYPE_CHECKING:
+    from phantom.kernels.timing import Timing
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel that can be called, and the bytes of its operands."""
+
+    call: Callable[[], object]
+    needed_bytes: int
+
+
+def prepare(request: dict[str, Any]) -> Prepared:
+    """Make operands for the kernel of *request*.  Raises CannotMeasure, and whatever the kernel raises."""
+    from phantom.kernels.cpu_form import cpu_form
+    from phantom.kernels.description import parse_kernel
+    from phantom.kernels.inputs import make_arguments, needed_bytes, resolve
+    from phantom.kernels.timing import check_memory
+
+    kernel = parse_kernel(request["kernel"])
+    if request["device"] == "cpu":
+        kernel = cpu_form(kernel)
+    needed = needed_bytes(kernel)
+    check_memory(2 * needed, request["device"], request.get("limit_bytes"))
+    overload = resolve(kernel)
+    args, keywords = make_arguments(kernel, overload._schema, request["device"])
+    return Prepared(lambda: overload(*args, **keywords), needed)
+
+
+def _time(prepared: Prepared, request: dict[str, Any], dispatch_s: float) -> Timing:
+    import torch
+
+    from phantom.kernels.timing import CPU_WARM_BYTES, cpu_cache_bytes, time_cpu, time_cuda
+
+    device, budget_s = request["device"], request["budget_s"]
+    if device == "cpu":
+        flush = cpu_cache_bytes() if prepared.needed_bytes > CPU_WARM_BYTES else 0
+        return time_cpu(prepared.call, budget_s=budget_s, dispatch_s=dispatch_s, flush_bytes=flush)
+    cache = torch.cuda.get_device_properties(torch.device(device)).L2_cache_size
+    flush = 2 * cache if prepared.needed_bytes > cache // 4 else 0
+    return time_cuda(prepared.call, budget_s=budget_s, flush_bytes=flush)
+
+
+def _reason(error: Exception) -> str:
+    from phantom.kernels.inputs import CannotMeasure
+
+    if isinstance(error, CannotMeasure):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def measure_here(request: dict[str, Any], dispatch_s: float) -> dict[str, Any]:
     """Measure one kernel in this process; the answer is a timing, or the reason why not."""
     import torch
 
-    from phantom.kernels.cpu_form import cpu_form
-    from phantom.kernels.description import parse_kernel
-    from phantom.kernels.inputs import CannotMeasure, make_arguments, needed_bytes, resolve
-    from phantom.kernels.timing import CPU_FLUSH_BYTES, CPU_WARM_BYTES, check_memory, time_cpu, time_cuda
-
-    device = request["device"]
     try:
-        kernel = parse_kernel(request["kernel"])
-        if device == "cpu":
-            kernel = cpu_form(kernel)
-        needed = needed_bytes(kernel)
-        check_memory(2 * needed, device, request.get("limit_bytes"))
-        overload = resolve(kernel)
-        args, keywords = make_arguments(kernel, overload._schema, device)
         with torch.no_grad():
-
-            def call() -> None:
-                overload(*args, **keywords)
-
-            if device == "cpu":
-                flush = CPU_FLUSH_BYTES if needed > CPU_WARM_BYTES else 0
-                timing = time_cpu(
-                    call, budget_s=request["budget_s"], dispatch_s=dispatch_s, flush_bytes=flush
-                )  # fmt: skip
-            else:
-                cache = torch.cuda.get_device_properties(torch.device(device)).L2_cache_size
-                flush = 2 * cache if needed > cache // 4 else 0
-                timing = time_cuda(call, budget_s=request["budget_s"], flush_bytes=flush)
-    except CannotMeasure as error:
-        return {"ok": False, "reason": str(error)}
+            timing = _time(prepare(request), request, dispatch_s)
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        return {"ok": False, "reason": f"{type(error).__name__}: {text}"}
+        return {"ok": False, "reason": _reason(error)}
     return {
         "ok": True, "median_s": timing.median_s, "spread_s": timing.spread_s,
         "repetitions": timing.repetitions, "warmup": timing.warmup,
     }  # fmt: skip
+
+
+def run_beside(request: dict[str, Any], stop: IO[bytes], answers: IO[bytes]) -> dict[str, Any]:
+    """Run one kernel over and over until a message comes, as another rank of the job would meanwhile.
+
+    Its operands are as many as fill the last-level cache, used in turn: another rank's are not in the cache
+    either. A kernel whose operands stay in a core's own cache disturbs nobody and is not run.
+    """
+    import torch
+
+    from phantom.kernels.timing import CPU_WARM_BYTES, cpu_cache_bytes
+
+    try:
+        with torch.no_grad():
+            prepared = [prepare(request)]
+            disturbs = prepared[0].needed_bytes > CPU_WARM_BYTES
+            if disturbs:
+                copies = math.ceil(cpu_cache_bytes() / prepared[0].needed_bytes)
+                prepared += [prepare(request) for _ in range(copies - 1)]
+            prepared[0].call()
+            write_message(answers, {"ok": True})
+            for one in itertools.cycle(prepared):
+                if select.select([stop], [], [], 0 if disturbs else None)[0]:
+                    break
+                one.call()
+    except Exception as error:
+        return {"ok": False, "reason": _reason(error)}
+    read_message(stop)
+    return {"ok": True}
 
 
 def _keep_pages() -> None:
@@ -89,8 +145,14 @@ def main() -> None:
     torch.manual_seed(0)
     dispatch_s = dispatch_cost_s()
     write_message(answers, {"ready": True, "torch": torch.__version__, "dispatch_s": dispatch_s})
-    while (request := read_message(sys.stdin.buffer)) is not None:
-        write_message(answers, measure_here(request, dispatch_s))
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)  # nothing may wait in a buffer where select looks
+    while (request := read_message(requests)) is not None:
+        if request.get("stop"):
+            continue  # what ran beside has failed and said so
+        if request.get("beside"):
+            write_message(answers, run_beside(request, requests, answers))
+        else:
+            write_message(answers, measure_here(request, dispatch_s))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
             except (ValueError, NetsimError) as error:
                 _refuse(context, "INVALID_ARGUMENT", str(error))
             self._end_job()
-            self._costs.forget_requests()
+            self._costs.begin_job(ranks_per_server=min(wanted.world_size, wanted.gpus_per_node))
             self._job = job
         config = rank_config(self._cluster, world_size=wanted.world_size, gpus_per_node=wanted.gpus_per_node)
         return _reply(config if key is None else {**config, "recording": key})

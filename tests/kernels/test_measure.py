@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,11 @@ from record import Recorder
 
 from phantom.kernels import CostModel, KernelDescription, cost_key
 from phantom.kernels.cpu_form import cpu_form
-from phantom.kernels.description import IntList, Opaque, contiguous
-from phantom.kernels.device import local_cpu
-from phantom.kernels.measure import MeasurementFailed, Measurer
+from phantom.kernels.description import IntList, Opaque, contiguous, encode_kernel
+from phantom.kernels.device import local_cpu, shared_cpu_name
+from phantom.kernels.measure import MeasurementFailed, Measurer, _Worker
 from phantom.kernels.store import KernelStore
+from phantom.kernels.timing import cpu_cache_bytes
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +150,7 @@ def test_what_cannot_run_says_why_and_the_process_lives_on(
 def test_a_hanging_kernel_is_given_up() -> None:
     x = contiguous("float32", 1500, 1500)
     with Measurer(local_cpu(), timeout_s=0.2, budget_s=30.0) as impatient:
-        impatient._worker()
+        impatient._ready()
         with pytest.raises(MeasurementFailed, match="longer than"), impatient.exclusive():
             impatient.measure(KernelDescription("aten::mm", (x, x), (x,)), "slow")
 
@@ -168,6 +172,63 @@ def test_a_model_measures_once_and_stores(tmp_path: Path) -> None:
     again = CostModel("cpu", store=path, mode="store")
     assert again.cost(_neg(4096)) == answers[0]
     assert again.cost(_neg(77)).source == "unpriced"
+
+
+def test_ranks_that_share_the_cpu_are_measured_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    path = tmp_path / "kernels.sqlite"
+    model = CostModel("cpu", store=path, mode="measure")
+    for ranks in (1, 2, 8):  # more ranks than cores share the cores
+        model.begin_job(ranks_per_server=ranks)
+        assert model.cost(_neg(1 << 20)).source == "measured"
+    model.close()
+    assert [row.device for row in KernelStore(path).measurements()] == [
+        shared_cpu_name(1), shared_cpu_name(2),
+    ]  # fmt: skip
+    assert shared_cpu_name(2) == shared_cpu_name(1) + ", 2 processes"
+
+
+def test_what_runs_beside_a_measurement_really_runs_until_it_is_stopped() -> None:
+    request = {"kernel": encode_kernel(_neg(1 << 20)), "device": "cpu", "beside": True}
+    worker = _Worker(1)
+    try:
+        assert worker.ask(request, 60.0)["ok"]
+        busy_s = [_cpu_s(worker._process.pid)]
+        time.sleep(0.5)
+        busy_s.append(_cpu_s(worker._process.pid))
+        assert worker.ask({"stop": True}, 60.0)["ok"]
+        assert busy_s[1] > busy_s[0]
+        # A kernel that a core keeps in its own cache only waits.
+        assert worker.ask({**request, "kernel": encode_kernel(_neg(64))}, 60.0)["ok"]
+        assert worker.ask({"stop": True}, 60.0)["ok"]
+        assert not worker.ask({**request, "kernel": encode_kernel(_neg(1 << 45))}, 60.0)["ok"]
+    finally:
+        worker.close()
+    assert worker.ask(request, 60.0) == {"ok": False, "reason": "the measuring process ended"}
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_failure_beside_a_measurement_is_its_failure() -> None:
+    with Measurer(replace(local_cpu(), processes=2)) as measurer, measurer.exclusive():
+        with pytest.raises(MeasurementFailed, match="no operator"):
+            measurer.measure(KernelDescription("aten::no_such_operator", (contiguous("float32", 1),)), "bad")
+        assert measurer.measure(_neg(1 << 20), "good").median_s > 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"), [(("32K", "512K", "16384K"), 16 << 20), (("2M", "1G"), 128 << 20), ((), 32 << 20)]
+)
+def test_the_last_level_cache_is_the_largest(tmp_path: Path, sizes: tuple[str, ...], found: int) -> None:
+    for index, size in enumerate(sizes):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
+    assert cpu_cache_bytes(tmp_path) == found
 
 
 def test_what_cannot_be_measured_is_predicted_with_the_reason(tmp_path: Path) -> None:

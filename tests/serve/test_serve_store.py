@@ -30,7 +30,7 @@ def test_requests_are_those_of_the_job_at_hand() -> None:
     x = TensorMeta("float32", (64, 64), (64, 1))
     relu = KernelDescription("aten::relu", (x,), (x,), ())
     model.cost(relu)
-    model.forget_requests()
+    model.begin_job(ranks_per_server=8)
     assert model.requests() == {}
     model.cost(relu)  # known already, and asked for by the next job too
     assert len(model.requests()) == 1
