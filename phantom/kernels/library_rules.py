@@ -70,7 +70,6 @@ KERNELS: dict[str, LibraryKernel] = {
     "blockwise_optimizer": LibraryKernel("optimizer", _streamed("multi_tensor")),
     "fused_rope": _memory_bound("elementwise"),
     "fused_activation": _memory_bound("elementwise"),
-    "fused_bias_dropout": _memory_bound("elementwise"),
     "online_softmax": _memory_bound("reduction"),
     "cross_entropy_inplace": _memory_bound("softmax"),
     "quantize_fp8": _memory_bound("copy"),

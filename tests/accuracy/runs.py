@@ -1,6 +1,7 @@
 """Runs rows as real simulated jobs (`phantom run` of `gpt_job`) and keeps the results in a JSON file.
 
-A result belongs to a row and to a *version*: a hash of the constants, clusters and job that it was made with.
+A result belongs to a row and to a *version*: a hash of the prices, cluster, job and command line that it was
+made with.
 `python -m tests.accuracy.runs` resumes where it was stopped.
 """
 
@@ -21,29 +22,56 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from netsim.cluster import HOST_DEFAULTS_S
+from netsim.cluster import HOST_DEFAULTS_S, load_cluster
+from phantom.kernels.constants import constants_for
+from phantom.kernels.gpt_step import GptShape, attention_kernels, block_kernels, head_kernels
+from phantom.kernels.predict import Predictor
+from phantom.serve.config import kernel_gpu
 from tests.accuracy.rows import HERE, Row, rows
 
 ROOT = HERE.parent.parent
 RESULTS = HERE / "data" / "training_results.json"
-_DEPENDS = (
-    "phantom/kernels/data/constants.json",
-    "phantom/kernels/data/gpus.csv",
-    "netsim/data/gpus.toml",
-    "netsim/presets/*.toml",
-    "tests/accuracy/clusters/*.toml",
-    "tests/accuracy/gpt_job/*.py",
-)
+_DEPENDS = ("netsim/data/gpus.toml", "netsim/presets/*.toml", "tests/accuracy/gpt_job/*.py")
+_PROBE = GptShape(layers=1, hidden=2048, heads=16, vocabulary=50304, batch=4, length=1024)
 _FULL_PIPELINE = 32
 
 
 @cache
-def version() -> str:
-    """Return a hash of the constants, clusters and job that decide a step time (12 hexadecimal digits)."""
+def _common() -> bytes:
+    """Return a hash of what every row depends on: host times, presets, GPUs, the job."""
     digest = hashlib.sha256(json.dumps(HOST_DEFAULTS_S, sort_keys=True).encode())
     for pattern in _DEPENDS:
         for path in sorted(ROOT.glob(pattern)):
             digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.digest()
+
+
+@cache
+def _prices(cluster: str) -> str:
+    """Return the constants of the cluster's GPU and what they and the rules make of the kernels of a GPT.
+
+    A rule that is written anew without a change of its prices leaves the results valid.
+    """
+    spec = kernel_gpu(load_cluster(cluster))
+    constants = constants_for(spec.architecture)
+    forward, backward = block_kernels(_PROBE)
+    kernels = [*forward, *backward, *attention_kernels(_PROBE), *head_kernels(_PROBE)]
+    predictor = Predictor(spec, constants=constants)
+    found = [predictor.estimate(kernel) for kernel in kernels]
+    seconds = [f"{estimate.seconds:.6e}" if estimate is not None else "unpriced" for estimate in found]
+    groups = {name: dict(values) for name, values in constants.groups.items()}
+    return json.dumps([repr(spec), groups, seconds], sort_keys=True)
+
+
+def version(row: Row) -> str:
+    """Return a hash of all that decides the row's simulated step time (12 hexadecimal digits)."""
+    digest = hashlib.sha256(_common() + _prices(row.cluster).encode())
+    cluster = Path(row.cluster)
+    if cluster.suffix == ".toml":
+        digest.update(cluster.read_bytes())
+    words = command(row, Path("out"))
+    # Without the interpreter and the place of the checkout, which differ between machines.
+    digest.update("\n".join(words[1:]).replace(str(ROOT), "").encode())
     return digest.hexdigest()[:12]
 
 
@@ -199,11 +227,11 @@ def run(
 
     def one(row: Row) -> bool:
         known = load().get(row.id)
-        if known and not again and known["version"] == version():
+        if known and not again and known["version"] == version(row):
             return True
         if time.monotonic() - began > limit_s:
             return False
-        result = {**simulate(row, timeout_s=timeout_s), "version": version()}
+        result = {**simulate(row, timeout_s=timeout_s), "version": version(row)}
         keep(row.id, result)
         error = f"{result['step_s'] / row.step_s - 1:+.1%}" if result["status"] == "ok" else result["status"]
         print(f"{row.id} {row.source} {row.ranks} ranks: {error} ({result.get('wall_s')} s real)", flush=True)
