@@ -62,6 +62,7 @@ def attach() -> None:
     after_import("torch.optim.adam", lambda module: host_optimizers.watch_adam(module, extension))
     after_import("deepspeed.ops.op_builder.builder", lambda found: deepspeed.watch_builders(found, extension))
     after_import("deepspeed.ops.op_builder.async_io", deepspeed.watch_async_io)
+    after_import("deepspeed.runtime.zero.partition_parameters", deepspeed.watch_partitioned_construction)
     cuda_extensions.install()
     triton_install(extension)
     if here.config.get("blocking_launches"):

@@ -9,6 +9,7 @@ host memory's speed and not executed. The rest raises DeepSpeedOperatorNotModell
 from __future__ import annotations
 
 import functools
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -80,6 +81,24 @@ def watch_async_io(module: ModuleType) -> None:
         return original(self, verbose)
 
     module.AsyncIOBuilder.load = load
+
+
+def watch_partitioned_construction(module: ModuleType) -> None:
+    """Imports torch._dynamo before `zero.Init` replaces torch.Tensor.__new__, which it wants as it is.
+
+    A GPU's own kernels import it nowhere, but the reference implementations do that give shapes here.
+    `module` is deepspeed.runtime.zero.partition_parameters.
+    """
+    contexts = module.InsertPostInitMethodToModuleSubClasses
+    original = contexts.__enter__
+
+    @functools.wraps(original)
+    def __enter__(self: Any) -> Any:
+        if self.enabled:
+            importlib.import_module("torch._dynamo")
+        return original(self)
+
+    contexts.__enter__ = __enter__
 
 
 HOST_LIBRARIES = ("utils", "pin_memory", "shm_comm")

@@ -47,10 +47,13 @@ def _configure_inductor(config: Any) -> None:
 
     The static launcher takes a kernel past Triton's driver to libcuda. Compile workers are processes: with
     all ranks on one machine, a set per rank is too many, so a rank compiles by itself unless asked otherwise.
+
+    Defaults are changed, since a setting holds for the thread that makes it and a backward graph may be
+    compiled in an autograd thread (Megatron's fused functions are).
     """
-    config.use_static_cuda_launcher = False
+    config._config["use_static_cuda_launcher"].default = False
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
-        config.compile_threads = 1
+        config._config["compile_threads"].default = 1
 
 
 def _answer_benchmarks(module: ModuleType, extension: ModuleType) -> None:

@@ -64,7 +64,7 @@ CASES = (
     zero("zero1-torch-adam", "ZeRO-1, PyTorch's AdamW", "--stage", "1", "--torch_adam", "1"),
     zero("zero2-offload", "ZeRO-2, optimizer on the CPU", "--stage", "2", "--offload"),
     zero("zero3-offload", "ZeRO-3, optimizer on the CPU", "--stage", "3", "--offload"),
-    zero("zero3-torchrun", "ZeRO-3, torchrun", "--stage", "3", launcher=("torchrun",), gpus=4),
+    zero("zero3-torchrun", "ZeRO-3, torchrun", "--stage", "3", launcher=("torchrun",), gpus=4, small=True),
     zero("zero3-nodes", "ZeRO-3, two nodes", "--stage", "3", nodes=2, gpus=4),
     zero(
         "zero2-hostfile",
