@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from phantom.kernels.estimate import Estimate
+from tests.accuracy import runs
 from tests.accuracy.rows import Row, kernel_fit_rows, rows
-from tests.accuracy.runs import command, schedule, step_s
+from tests.accuracy.runs import command, schedule, step_s, version
 from tests.accuracy.table import percentile
 
 ROWS = {row.id: row for row in rows()}
@@ -67,6 +69,27 @@ def test_the_command_names_the_published_job() -> None:
     assert words[words.index("-N") + 1] == "8"
     assert words[words.index("--pipeline") + 1] == "2"
     assert words[words.index("--micro-batches") + 1 :][:2] == ["4", "4"]
+
+
+def test_a_result_is_of_another_version_when_its_command_or_cluster_changes(tmp_path: Path) -> None:
+    row = ROWS["ms0387"]
+    slower = tmp_path / "slower.toml"
+    slower.write_text(Path(row.cluster).read_text().replace("op_s = ", "op_s = 1"))
+    others = [replace(row, recompute="none"), replace(row, cluster=str(slower))]
+    assert len({version(r) for r in [row, *others]}) == 3
+
+
+def test_a_result_is_of_another_version_when_a_rule_prices_its_kernels_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = version(ROWS["ms0387"])
+    runs._prices.cache_clear()
+    monkeypatch.setattr("phantom.kernels.compute_rules.gemm", lambda kernel, context: Estimate(1.0))
+    monkeypatch.setattr("phantom.kernels.context.memory_s", lambda *_, **__: 1.0)
+    try:
+        assert version(ROWS["ms0387"]) != before
+    finally:
+        runs._prices.cache_clear()
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.9, 9), (0.5, 5), (1.0, 10)])
