@@ -135,7 +135,8 @@ _NOTES = """
   bytes. That is what Composer's two default training metrics read and write (cross-entropy and
   perplexity, each on an fp32 copy of the logits after every micro-batch). The job does not evaluate
   them: with them lf0118 came from -5.4 % to -2.4 %, but lf0129, lf0215 and lf0216 ran out of memory by
-  fragmentation, which the published runs did not.
+  fragmentation, which the published runs did not. lf0202 (16 GPUs of 40 GB) runs out of memory as it
+  is, by fragmentation too: the job's loss holds two more copies of the logits than the fused loss.
 * **Megatron A100, single node**: host time was fitted for the source (`clusters/a100-vtrain.toml`).
   The published times are linear in layers and micro-batches within 1 %, and neither setting of
   recomputation explains them. With it (as vTrain's configurations say) the matrix products of
@@ -159,9 +160,11 @@ _NOTES = """
   simulation in the two rows tried (ms0778, ms0528).
 * **Slow-down of kernels by communication that runs beside them** is not modelled: FSDP rows lack
   it.
-* **Not run**: each row of 16 to 64 GPUs takes one to three minutes on two cores; those without a
-  result are left for want of time. Rows of 256 GPUs need more memory than the machine of these runs
-  had. No row of dgxc-benchmarking is in the filter: its configurations are incomplete.
+* **Not run**: rows of 16 to 64 GPUs took two to nine minutes each on two shared cores; those without
+  a result are left for want of time. Among them are the rows of Megatron with tensor parallelism
+  across servers and with the smallest micro-batches, which may well be worse than those that ran, and
+  all of BigScience. Rows of 256 GPUs need more memory than the machine of these runs had. No row of
+  dgxc-benchmarking is in the filter: its configurations are incomplete.
 """
 
 
@@ -186,7 +189,8 @@ def page() -> str:
             got = statistics.median(errors), percentile(errors, 0.9)
             met = "met" if got[0] <= median and got[1] <= ninth else "**missed**"
             lines.append(
-                f"Target, {scope}: median at most {median:.0f} %, 90th percentile {ninth:.0f} %: {met}."
+                f"Target, {scope}: median at most {median:.0f} %, 90th percentile {ninth:.0f} %: {met} "
+                f"by the {len(errors)} rows that have a result."
             )
     lines += ["", "## Rows used for fitting", "", *_summary(found, lambda row: row.fitted)]
     lines += ["", "## Worst rows", "", *_worst(checked), _NOTES, "## Every row", *_details(found)]
