@@ -1,4 +1,5 @@
 #include "Accounting.h"
+#include "UnsettledSteps.h"
 
 #include "Clock.h"
 #include "Session.h"
@@ -170,6 +171,19 @@ void markStep(int64_t index, Tail end) {
   marks.back().end = std::move(end);
   marks.back().ideal_ps = g_state->ideal_ps;
   spoolStepBegins(index + 1);
+}
+
+std::vector<Tail> unsettledTails() {
+  std::lock_guard<std::mutex> hold(g_state->mutex);
+  std::vector<Tail> out;
+  for (Mark& mark : g_state->marks) {
+    if (!mark.end.known()) out.push_back(mark.end);
+  }
+  for (Span& span : g_state->spans) {
+    if (!span.start.known()) out.push_back(span.start);
+    if (spanEnd(span) == kUnresolved) out.push_back(Tail(span.end_node));
+  }
+  return out;
 }
 
 void settleSteps(bool force) {

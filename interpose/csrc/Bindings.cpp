@@ -12,6 +12,7 @@
 #include "SessionPython.h"
 #include "Spool.h"
 #include "Timeline.h"
+#include "UnsettledSteps.h"
 #include "Values.h"
 
 #include <c10/util/Exception.h>
@@ -320,6 +321,9 @@ void bindSteps(py::module_& m) {
     for (int device = 0; device < config().device_count; ++device) {
       Tail tail = deviceTail(DeviceIndex(device));
       if (!abortText()) synchronize(std::move(tail), "the end of the job");
+    }
+    for (Tail& tail : unsettledTails()) {
+      if (!abortText()) waitFor(std::move(tail), "the end of the job");
     }
     settleSteps(true);
     sayBye();

@@ -65,5 +65,4 @@ CASES = (
     trainer("compile", "torch_compile", COMPILE="1"),
     trainer("flash-attention", "flash_attention_2 (stand-in)", ATTN="flash_attention_2"),
     trainer("adam8bit", "adamw_bnb_8bit (stand-in)", OPTIM="adamw_bnb_8bit"),
-    trainer("apex-adam", "adamw_apex_fused (stand-in)", OPTIM="adamw_apex_fused"),
 )

@@ -119,6 +119,9 @@ CASES = (
         "full recompute",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
     ),
+    pretrain(
+        "jit-fusions", "TP 2, fused functions compiled", "--tensor-model-parallel-size 2", compiled=True
+    ),
     pretrain("recompute-selective", "selective recompute", "--recompute-granularity selective"),
     pretrain("cp", "CP 2", "--context-parallel-size 2"),
     pretrain("moe", "4 experts, EP 2", f"{MOE} --expert-model-parallel-size 2"),
