@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from phantom.terminal.units import seconds, size
 
@@ -21,6 +22,9 @@ error, the same on plain PyTorch on the CPU. A row that failed stays in the tabl
 
 """
 
+_COMMAND_LINES = Path(__file__).with_name("command_lines.md")
+"""Command lines of the frameworks' own pages that were typed by hand, and what differed."""
+
 _STATUSES = ("ok", "refused", "fails without phantom too", "failed", "not run")
 
 
@@ -30,6 +34,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
     for framework in dict.fromkeys(outcome.framework for outcome in outcomes):
         rows = [outcome for outcome in outcomes if outcome.framework == framework]
         parts.append(f"\n## {framework}\n\n{_table(rows)}")
+    parts.append("\n" + _COMMAND_LINES.read_text())
     return "".join(parts)
 
 
