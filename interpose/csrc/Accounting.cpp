@@ -32,7 +32,7 @@ struct Interval {
   Picoseconds start_ps, end_ps;
 };
 
-struct State {
+struct AccountingState {
   std::mutex mutex;
   std::vector<Kernel> kernels;
   std::map<std::string, uint32_t> kernel_ids;
@@ -47,7 +47,7 @@ struct State {
   Picoseconds ideal_ps = 0, ideal_first_step_ps = -1, ideal_settled_ps = 0;
 };
 
-State* g_state = new State;
+AccountingState* g_accounting = new AccountingState;
 
 struct Entry {
   std::string key;
@@ -77,7 +77,7 @@ Picoseconds spanEnd(const Span& span) {
   return span.end_node->end_ps.load(std::memory_order_acquire);
 }
 
-void keepSpan(State& state, const Span& span, Picoseconds end_ps) {
+void keepSpan(AccountingState& state, const Span& span, Picoseconds end_ps) {
   for (; state.spooled_kernels < state.kernels.size(); ++state.spooled_kernels) {
     const Kernel& k = state.kernels[state.spooled_kernels];
     spoolKernel(uint32_t(state.spooled_kernels), k.name, k.klass, k.source);
@@ -86,7 +86,7 @@ void keepSpan(State& state, const Span& span, Picoseconds end_ps) {
 }
 
 // Settles the oldest mark if everything that can lie before its end is known. Caller holds the mutex.
-bool settleOldest(State& state, Picoseconds earliest_clock_ps) {
+bool settleOldest(AccountingState& state, Picoseconds earliest_clock_ps) {
   if (state.marks.empty() || !state.marks.front().end.known()) return false;
   const Mark mark = state.marks.front();
   const Picoseconds end_ps = mark.end.bound_ps;
@@ -129,7 +129,7 @@ bool settleOldest(State& state, Picoseconds earliest_clock_ps) {
 }  // namespace
 
 uint32_t internKernel(const std::string& name, const std::string& klass, const std::string& source) {
-  State& state = *g_state;
+  AccountingState& state = *g_accounting;
   std::lock_guard<std::mutex> hold(state.mutex);
   const std::string key = name + '\n' + klass + '\n' + source;
   auto [at, added] = state.kernel_ids.emplace(key, uint32_t(state.kernels.size()));
@@ -138,19 +138,19 @@ uint32_t internKernel(const std::string& name, const std::string& klass, const s
 }
 
 void countKernel(uint32_t kernel, Picoseconds duration_ps) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  Kernel& k = g_state->kernels.at(kernel);
+  std::lock_guard<std::mutex> hold(g_accounting->mutex);
+  Kernel& k = g_accounting->kernels.at(kernel);
   ++k.count;
   k.total_ps += duration_ps;
 }
 
 void countIdeal(Picoseconds ideal_ps) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  g_state->ideal_ps += ideal_ps;
+  std::lock_guard<std::mutex> hold(g_accounting->mutex);
+  g_accounting->ideal_ps += ideal_ps;
 }
 
 void addSpan(Span span) {
-  State& state = *g_state;
+  AccountingState& state = *g_accounting;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.first_kernel_ps < 0) {
     span.start.simplify();
@@ -165,21 +165,21 @@ void addSpan(Span span) {
 }
 
 void markStep(int64_t index, Tail end) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  auto& marks = g_state->marks;
+  std::lock_guard<std::mutex> hold(g_accounting->mutex);
+  auto& marks = g_accounting->marks;
   if (marks.empty() || marks.back().index != index) marks.push_back({index, Tail()});
   marks.back().end = std::move(end);
-  marks.back().ideal_ps = g_state->ideal_ps;
+  marks.back().ideal_ps = g_accounting->ideal_ps;
   spoolStepBegins(index + 1);
 }
 
 std::vector<Tail> unsettledTails() {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
+  std::lock_guard<std::mutex> hold(g_accounting->mutex);
   std::vector<Tail> out;
-  for (Mark& mark : g_state->marks) {
+  for (Mark& mark : g_accounting->marks) {
     if (!mark.end.known()) out.push_back(mark.end);
   }
-  for (Span& span : g_state->spans) {
+  for (Span& span : g_accounting->spans) {
     if (!span.start.known()) out.push_back(span.start);
     if (spanEnd(span) == kUnresolved) out.push_back(Tail(span.end_node));
   }
@@ -187,7 +187,7 @@ std::vector<Tail> unsettledTails() {
 }
 
 void settleSteps(bool force) {
-  State& state = *g_state;
+  AccountingState& state = *g_accounting;
   const Picoseconds earliest_ps = force ? INT64_MAX : earliestClock();
   Packer packer;
   {
@@ -211,7 +211,7 @@ void settleSteps(bool force) {
 }
 
 void packStats(Packer& p, bool with_totals) {
-  State& state = *g_state;
+  AccountingState& state = *g_accounting;
   std::lock_guard<std::mutex> hold(state.mutex);
   p.map(with_totals ? 9 + entries().size() : 2);
   p.string("steps");
@@ -287,17 +287,17 @@ void packStats(Packer& p, bool with_totals) {
 StatsEntry::StatsEntry(const char* key, void (*pack)(Packer&)) { entries().push_back({key, pack}); }
 
 void addWarning(const std::string& text) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  if (g_state->warned.insert(text).second) g_state->warnings.push_back(text);
+  std::lock_guard<std::mutex> hold(g_accounting->mutex);
+  if (g_accounting->warned.insert(text).second) g_accounting->warnings.push_back(text);
 }
 
 void resetAccountingAfterFork() {
-  State* old = g_state;
-  g_state = new State;
+  AccountingState* old = g_accounting;
+  g_accounting = new AccountingState;
   // The kernel table survives: the metadata cache of the parent refers to it by index.
-  g_state->kernels = old->kernels;
-  g_state->kernel_ids = old->kernel_ids;
-  for (Kernel& k : g_state->kernels) k.count = 0, k.total_ps = 0;
+  g_accounting->kernels = old->kernels;
+  g_accounting->kernel_ids = old->kernel_ids;
+  for (Kernel& k : g_accounting->kernels) k.count = 0, k.total_ps = 0;
 }
 
 }  // namespace phantom

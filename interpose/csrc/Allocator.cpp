@@ -29,7 +29,6 @@
 namespace phantom {
 namespace {
 
-constexpr int kMaxDevices = 64;
 // Leaked: storages are freed until the very end of the process.
 std::array<std::atomic<DeviceMemory*>, kMaxDevices> g_devices{};
 std::mutex g_devices_mutex;
@@ -128,7 +127,7 @@ void claimCudaSettings() {
   }
 }
 
-const Installer installer(10, installAllocator);
+const Installer install_allocator(10, installAllocator);
 
 // A cuBLAS handle belongs to a thread and its workspace to (handle, stream), so the backward pass has one of its own
 // (aten/src/ATen/cuda/CublasHandlePool.cpp). Threads are told apart only as far as it is the same in every run.

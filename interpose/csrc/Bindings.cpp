@@ -180,7 +180,6 @@ void bindClocks(py::module_& m) {
   m.def("has_clock", &thisThreadHasClock);
   m.def("clock_inherit", &inheritClock);
   m.def("clock_merge", [](Picoseconds at) { thisThreadClock().notBefore(at); });
-  m.def("clock_end", &endThreadClock);
   m.def("backward_begins", &setBackwardOwner);
 }
 
@@ -343,7 +342,6 @@ void bindSteps(py::module_& m) {
     return py::bytes(p.buffer());
   });
   m.def("warn", &addWarning);
-  m.def("location", &pythonLocation);
 }
 
 }  // namespace

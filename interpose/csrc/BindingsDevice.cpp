@@ -24,7 +24,7 @@ namespace py = pybind11;
 namespace phantom {
 namespace {
 
-c10::DeviceIndex device(int64_t index) { return c10::DeviceIndex(index); }
+c10::DeviceIndex deviceIndex(int64_t index) { return c10::DeviceIndex(index); }
 
 void bindProperties(py::module_& m) {
   m.def("device_properties", [] {
@@ -43,15 +43,15 @@ void bindProperties(py::module_& m) {
 void bindDevices(py::module_& m) {
   m.def("device_count", [] { return config().device_count; });
   m.def("current_device", [] { return int(currentDevice()); });
-  m.def("set_current_device", [](int64_t index) { setCurrentDevice(device(index)); });
+  m.def("set_current_device", [](int64_t index) { setCurrentDevice(deviceIndex(index)); });
   m.def("exchange_device", [](int64_t index) -> int {
     if (index < 0) return -1;
     const int old = currentDevice();
-    setCurrentDevice(device(index));
+    setCurrentDevice(deviceIndex(index));
     return old;
   });
   m.def("default_generator", [](int64_t index) {
-    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(defaultGenerator(device(index))));
+    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(defaultGenerator(deviceIndex(index))));
   });
   m.def("device_synchronize", [] {
     ensureSession();
@@ -63,27 +63,26 @@ void bindDevices(py::module_& m) {
     chargeHost(HostWork::kOperator);
     launchKernel(d, currentStream(d), duration_ps, kernel);
   });
-  m.def("device_of_address", [](uint64_t address) { return int(deviceOfAddress(reinterpret_cast<void*>(address))); });
 }
 
 void bindStreams(py::module_& m) {
-  m.def("current_stream_id", [](int64_t index) { return currentStream(device(index)); });
-  m.def("set_current_stream", [](int64_t index, int64_t stream) { setCurrentStream(device(index), stream); });
+  m.def("current_stream_id", [](int64_t index) { return currentStream(deviceIndex(index)); });
+  m.def("set_current_stream", [](int64_t index, int64_t stream) { setCurrentStream(deviceIndex(index), stream); });
   m.def("stream_from_pool", [](int64_t index, int64_t priority) {
-    return streamFromPool(device(index), int(std::max<int64_t>(-100, std::min<int64_t>(100, priority))));
+    return streamFromPool(deviceIndex(index), int(std::max<int64_t>(-100, std::min<int64_t>(100, priority))));
   });
   m.def("stream_priority", [](int64_t stream) { return priorityOf(stream); });
   m.def("greatest_priority", [] { return kGreatestPriority; });
-  m.def("stream_handle", [](int64_t index, int64_t stream) { return streamHandle(device(index), stream); });
+  m.def("stream_handle", [](int64_t index, int64_t stream) { return streamHandle(deviceIndex(index), stream); });
   m.def("current_stream_handle", [](int64_t index) {
-    const c10::DeviceIndex d = index < 0 ? currentDevice() : device(index);
+    const c10::DeviceIndex d = index < 0 ? currentDevice() : deviceIndex(index);
     return streamHandle(d, currentStream(d));
   });
-  m.def("stream_of_handle", [](int64_t index, uint64_t handle) { return streamOfHandle(device(index), handle); });
-  m.def("stream_query", [](int64_t index, int64_t stream) { return query(streamTail(device(index), stream)); });
+  m.def("stream_of_handle", [](int64_t index, uint64_t handle) { return streamOfHandle(deviceIndex(index), handle); });
+  m.def("stream_query", [](int64_t index, int64_t stream) { return query(streamTail(deviceIndex(index), stream)); });
   m.def("stream_synchronize", [](int64_t index, int64_t stream) {
     ensureSession();
-    synchronize(streamTail(device(index), stream), "Stream.synchronize");
+    synchronize(streamTail(deviceIndex(index), stream), "Stream.synchronize");
   });
   m.def("stream_capturing", [] {
     const c10::DeviceIndex d = currentDevice();
@@ -113,13 +112,13 @@ void resizeStorage(const py::handle& object, int64_t bytes) {
 // torch.UntypedStorage(bytes, device="cuda"), which the CPU wheel leaves out as well.
 py::object newStorage(int64_t bytes, int64_t index) {
   TORCH_CHECK(bytes >= 0, "Storage size must not be negative");
-  const c10::DeviceIndex d = index < 0 ? currentDevice() : device(index);
+  const c10::DeviceIndex d = index < 0 ? currentDevice() : deviceIndex(index);
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size_t(bytes),
                                                        allocateOn(d, size_t(bytes)), deviceAllocator(), /*resizable=*/true);
   return py::reinterpret_steal<py::object>(THPStorage_Wrap(c10::Storage(std::move(storage))));
 }
 
-const Binding binding([](py::module_& m) {
+const Binding bind_device([](py::module_& m) {
   bindProperties(m);
   bindDevices(m);
   bindStreams(m);

@@ -5,6 +5,7 @@
 #include "Dispatch.h"
 #include "MetadataCache.h"
 #include "MoeRouting.h"
+#include "PythonTensor.h"
 #include "Values.h"
 #include "ValuesHost.h"
 
@@ -19,11 +20,6 @@ namespace phantom {
 int64_t registeredKernels();
 
 namespace {
-
-const at::Tensor& tensorOf(const py::handle& object) {
-  TORCH_CHECK(THPVariable_Check(object.ptr()), "expected a tensor");
-  return THPVariable_Unpack(object.ptr());
-}
 
 py::object asPython(const std::optional<at::Tensor>& value) {
   if (!value) return py::none();
@@ -53,11 +49,8 @@ void setPythonRouterLayer(const py::object& callable) {
   });
 }
 
-const Binding binding([](py::module_& m) {
+const Binding bind_dispatch([](py::module_& m) {
   m.def("set_router_layer", &setPythonRouterLayer);
-  m.def("expert_counts", [](int64_t tokens, int64_t choices, int64_t experts, int64_t layer) {
-    return expertCounts(tokens, choices, expertShares(experts, layer));
-  }, py::arg("tokens"), py::arg("choices"), py::arg("experts"), py::arg("layer") = 0);
   m.def("set_cost_callback", &setPythonCostCallback);
   m.def("dispatch_counters", [] {
     const DispatchCounters c = dispatchCounters();
@@ -67,12 +60,10 @@ const Binding binding([](py::module_& m) {
   m.def("set_metadata_capacity", &setMetadataCapacity);
   m.def("set_healthy_step", &setHealthyStep);
   m.def("unknown_reads", &unknownReads);
-  m.def("failed_value_executions", &failedExecutions);
   m.def("known_value", [](const py::object& t) { return asPython(knownValue(tensorOf(t))); });
   m.def("has_value", [](const py::object& t) { return hasValue(tensorOf(t)); });
   m.def("value_pending", [](const py::object& t) { return valuePending(tensorOf(t)); });
   m.def("drop_value", [](const py::object& t) { dropValue(tensorOf(t)); });
-  m.def("set_value", [](const py::object& t, const py::object& value) { setValue(tensorOf(t), tensorOf(value)); });
   m.def("set_pending", [](const py::object& t) {
     Fulfil fulfil = setPending(tensorOf(t));
     return py::cpp_function([fulfil](const py::object& value) {

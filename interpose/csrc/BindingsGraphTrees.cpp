@@ -3,6 +3,7 @@
 #include "Allocator.h"
 #include "Bindings.h"
 #include "DeviceMemory.h"
+#include "PythonTensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -21,11 +22,6 @@ namespace {
 c10::StorageImpl& storageAt(uint64_t pointer) {
   TORCH_CHECK(pointer != 0, "expected a storage, got a null pointer");
   return *reinterpret_cast<c10::StorageImpl*>(pointer);
-}
-
-const at::Tensor& tensorOf(const py::handle& object) {
-  TORCH_CHECK(THPVariable_Check(object.ptr()), "expected a tensor");
-  return THPVariable_Unpack(object.ptr());
 }
 
 py::object constructTensor(const py::dict& metadata, const py::handle& storage) {
@@ -67,7 +63,7 @@ void freeStorage(uint64_t pointer) {
   storage.set_data_ptr_noswap(c10::DataPtr(old.get(), old.device()));
 }
 
-const Binding binding([](py::module_& m) {
+const Binding bind_graph_trees([](py::module_& m) {
   py::class_<PoolCheckpoint>(m, "PoolCheckpoint");
   m.def("pool_checkpoint", [](int64_t device, PoolId pool) { return deviceMemory(c10::DeviceIndex(device)).checkpoint(pool); });
   m.def("set_pool_checkpoint", &setCheckpoint);

@@ -27,7 +27,7 @@ namespace {
 
 using c10::CachingAllocator::Stat;
 
-c10::DeviceIndex device(int64_t index) { return index < 0 ? currentDevice() : c10::DeviceIndex(index); }
+c10::DeviceIndex deviceOrCurrent(int64_t index) { return index < 0 ? currentDevice() : c10::DeviceIndex(index); }
 
 py::dict asDict(const Stat& stat) {
   py::dict out;
@@ -48,7 +48,7 @@ py::dict asDict(const Array& stats, int) {
 
 // Keys as THCPModule_memoryStats gives them (torch/csrc/cuda/Module.cpp).
 py::dict memoryStats(int64_t index) {
-  const DeviceStats s = deviceMemory(device(index)).stats();
+  const DeviceStats s = deviceMemory(deviceOrCurrent(index)).stats();
   py::dict out;
   out["num_alloc_retries"] = s.num_alloc_retries;
   out["num_ooms"] = s.num_ooms;
@@ -147,11 +147,11 @@ py::dict memorySnapshot() {
 void bindStats(py::module_& m) {
   m.def("memory_stats", &memoryStats);
   m.def("memory_snapshot", &memorySnapshot);
-  m.def("reset_peak_memory_stats", [](int64_t index) { deviceMemory(device(index)).resetPeak(); });
-  m.def("reset_accumulated_memory_stats", [](int64_t index) { deviceMemory(device(index)).resetAccumulated(); });
-  m.def("mem_get_info", [](int64_t index) { return deviceMemory(device(index)).memoryInfo(); });
-  m.def("set_memory_fraction", [](double fraction, int64_t index) { deviceMemory(device(index)).setFraction(fraction); });
-  m.def("memory_fraction", [](int64_t index) { return deviceMemory(device(index)).fraction(); });
+  m.def("reset_peak_memory_stats", [](int64_t index) { deviceMemory(deviceOrCurrent(index)).resetPeak(); });
+  m.def("reset_accumulated_memory_stats", [](int64_t index) { deviceMemory(deviceOrCurrent(index)).resetAccumulated(); });
+  m.def("mem_get_info", [](int64_t index) { return deviceMemory(deviceOrCurrent(index)).memoryInfo(); });
+  m.def("set_memory_fraction", [](double fraction, int64_t index) { deviceMemory(deviceOrCurrent(index)).setFraction(fraction); });
+  m.def("memory_fraction", [](int64_t index) { return deviceMemory(deviceOrCurrent(index)).fraction(); });
   m.def("empty_cache", [](PoolId pool) {
     py::gil_scoped_release no_gil;
     forEachDeviceMemory([&](DeviceMemory& memory) { memory.emptyCache(pool); });
@@ -232,14 +232,14 @@ void bindRaw(py::module_& m) {
   });
   m.def("record_stream", [](const py::handle& storage, int64_t index, int64_t stream) {
     TORCH_CHECK(THPStorage_Check(storage.ptr()), "expected a storage");
-    recordStream(THPStorage_Unpack(storage.ptr()).data_ptr(), device(index), stream);
+    recordStream(THPStorage_Unpack(storage.ptr()).data_ptr(), deviceOrCurrent(index), stream);
   });
   m.def("cublas_workspace_bytes", &cublasWorkspaceBytes);
   m.def("set_cublas_workspace_bytes", &setCublasWorkspaceBytes);
   m.def("clear_cublas_workspaces", &clearCublasWorkspaces);
-  m.def("touch_scratch", [](int64_t index, size_t bytes) { touchScratch(device(index), bytes); });
+  m.def("touch_scratch", [](int64_t index, size_t bytes) { touchScratch(deviceOrCurrent(index), bytes); });
   m.def("ensure_cublas_workspace", [](int64_t index) {
-    const c10::DeviceIndex d = device(index);
+    const c10::DeviceIndex d = deviceOrCurrent(index);
     ensureCublasWorkspace(d, currentStream(d));
   });
 }
@@ -249,24 +249,24 @@ void bindPools(py::module_& m) {
     static std::atomic<uint64_t> captures{1}, users{1};
     return from_user ? PoolId{0, users++} : PoolId{captures++, 0};
   });
-  m.def("ensure_pool", [](int64_t index, PoolId pool) { deviceMemory(device(index)).ensurePool(pool); });
-  m.def("pool_users", [](int64_t index, PoolId pool) { return deviceMemory(device(index)).poolUsers(pool); });
+  m.def("ensure_pool", [](int64_t index, PoolId pool) { deviceMemory(deviceOrCurrent(index)).ensurePool(pool); });
+  m.def("pool_users", [](int64_t index, PoolId pool) { return deviceMemory(deviceOrCurrent(index)).poolUsers(pool); });
   m.def("begin_allocate_to_pool", [](int64_t index, PoolId pool) {
-    deviceMemory(device(index)).beginAllocateToPool(pool, [](c10::StreamId) { return true; });
+    deviceMemory(deviceOrCurrent(index)).beginAllocateToPool(pool, [](c10::StreamId) { return true; });
   });
   m.def("begin_allocate_thread_to_pool", [](int64_t index, PoolId pool) {
     const auto owner = std::this_thread::get_id();
-    deviceMemory(device(index)).beginAllocateToPool(pool, [owner](c10::StreamId) { return std::this_thread::get_id() == owner; });
+    deviceMemory(deviceOrCurrent(index)).beginAllocateToPool(pool, [owner](c10::StreamId) { return std::this_thread::get_id() == owner; });
   });
   m.def("begin_allocate_stream_to_pool", [](int64_t index, PoolId pool) {
-    const c10::StreamId stream = currentStream(device(index));
-    deviceMemory(device(index)).beginAllocateToPool(pool, [stream](c10::StreamId s) { return s == stream; });
+    const c10::StreamId stream = currentStream(deviceOrCurrent(index));
+    deviceMemory(deviceOrCurrent(index)).beginAllocateToPool(pool, [stream](c10::StreamId s) { return s == stream; });
   });
-  m.def("end_allocate_to_pool", [](int64_t index, PoolId pool) { deviceMemory(device(index)).endAllocateToPool(pool); });
-  m.def("release_pool", [](int64_t index, PoolId pool) { deviceMemory(device(index)).releasePool(pool); });
+  m.def("end_allocate_to_pool", [](int64_t index, PoolId pool) { deviceMemory(deviceOrCurrent(index)).endAllocateToPool(pool); });
+  m.def("release_pool", [](int64_t index, PoolId pool) { deviceMemory(deviceOrCurrent(index)).releasePool(pool); });
 }
 
-const Binding binding([](py::module_& m) {
+const Binding bind_memory([](py::module_& m) {
   bindStats(m);
   bindRaw(m);
   bindPools(m);

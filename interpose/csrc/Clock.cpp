@@ -65,7 +65,7 @@ struct Registry {
 };
 
 Registry* g_registry = new Registry;
-uint64_t g_generation = 1;   // bumped in a forked child, so that thread-locals of the parent's thread are void there
+uint64_t g_fork_generation = 1;   // bumped in a forked child, so that thread-locals of the parent's thread are void there
 
 enum class ThreadKind : uint8_t { kUnknown, kAutograd, kOther };
 thread_local ThreadKind t_kind = ThreadKind::kUnknown;
@@ -146,13 +146,13 @@ bool isAutogradThread() {
 }
 
 bool thisThreadHasClock() {
-  if (t_clock != nullptr && t_generation == g_generation) return true;
+  if (t_clock != nullptr && t_generation == g_fork_generation) return true;
   if (isAutogradThread()) return g_registry->backward_owner.load() != nullptr;
   return false;
 }
 
 Clock& thisThreadClock() {
-  if (t_clock != nullptr && t_generation == g_generation) return *t_clock;
+  if (t_clock != nullptr && t_generation == g_fork_generation) return *t_clock;
   if (isAutogradThread()) {
     Clock* owner = g_registry->backward_owner.load(std::memory_order_acquire);
     if (owner == nullptr) owner = g_registry->main();
@@ -162,7 +162,7 @@ Clock& thisThreadClock() {
   Clock* main = g_registry->main();
   if (start_ps < 0) start_ps = main != nullptr ? main->now_ps.load() : 0;
   t_clock = &g_registry->ofThread(uint64_t(pthread_self()), start_ps, true);
-  t_generation = g_generation;
+  t_generation = g_fork_generation;
   if (measured() && t_cpu_time_ns < 0) t_cpu_time_ns = threadCpuTimeNs();
   return *t_clock;
 }
@@ -238,7 +238,7 @@ Picoseconds earliestClock() {
 
 void resetClocksAfterFork() {
   g_registry = new Registry;
-  ++g_generation;
+  ++g_fork_generation;
   t_start_ps = -1;
   t_cpu_time_ns = -1;
 }

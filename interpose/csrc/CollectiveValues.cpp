@@ -20,13 +20,6 @@ namespace {
 constexpr int64_t kMaxPayloadBytes = int64_t(16) << 20;   // the simulator combines no more
 constexpr int64_t kMaxAskedFloatBytes = 1024;
 
-bool isUniform(const at::Tensor& t) {
-  for (int64_t d = 0; d < t.dim(); ++d) {
-    if (t.size(d) > 1 && t.stride(d) != 0) return false;
-  }
-  return t.numel() > 0;
-}
-
 // The message as one flat CPU tensor; undefined if its parts do not fit together or it is too large.
 at::Tensor joinPieces(const Message& message, const std::vector<at::Tensor>& values) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;

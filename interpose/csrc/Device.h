@@ -15,6 +15,8 @@ void installHooks();
 void installAllocator();
 void installHostMemory();
 
+constexpr int kMaxDevices = 64;   // per node; tables by device are as long
+
 // Device and stream of the calling thread.
 c10::DeviceIndex currentDevice();
 void setCurrentDevice(c10::DeviceIndex device);         // throws as CUDA does for an ordinal that is not there

@@ -3,6 +3,7 @@
 
 #include "Bindings.h"
 #include "DispatchCall.h"
+#include "QuietWarnings.h"
 
 #include <c10/util/Exception.h>
 
@@ -37,11 +38,6 @@ std::set<std::string>& handWritten() {
   static auto* names = new std::set<std::string>;
   return *names;
 }
-
-// On a wheel built with CUDA the real kernels are replaced; torch would warn about each.
-class Quiet final : public c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
 
 // Operators with a composite kernel for every backend and a kernel of their own in the CUDA build.
 bool cudaHasItsOwn(const std::string& base) {
@@ -85,7 +81,7 @@ int64_t g_kernels = 0;
 void install() {
   installDispatch();
 }
-const Installer installer(40, &install);
+const Installer install_dispatch(40, &install);
 
 }  // namespace
 
@@ -98,7 +94,7 @@ const OperatorInfo& operatorInfo(const c10::OperatorHandle& op) {
 }
 
 void registerKernel(const char* name, DispatchKey key, c10::KernelFunction kernel) {
-  static Quiet quiet;
+  static QuietWarnings quiet;
   c10::WarningUtils::WarningHandlerGuard no_warnings(&quiet);
   const std::string text(name);
   const size_t dot = text.find('.');
@@ -126,7 +122,7 @@ void installDispatch() {
   registerRecurrent();
   registerValueReaders();
   registerSparse();
-  static Quiet quiet;
+  static QuietWarnings quiet;
   c10::WarningUtils::WarningHandlerGuard no_warnings(&quiet);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

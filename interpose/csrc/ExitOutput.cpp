@@ -28,7 +28,7 @@ void restore() {
   kept = -1;
 }
 
-const Binding binding([](pybind11::module_& m) {
+const Binding bind_exit_output([](pybind11::module_& m) {
   Py_AtExit(&restore);
   m.def("hide_leak_reports", [] { Py_AtExit(&silence); });
 });

@@ -35,18 +35,18 @@ struct Graph {
 };
 
 // Leaked and never locked while anything else is called.
-std::mutex g_mutex;
+std::mutex g_open_captures_mutex;
 std::atomic<int> g_captures{0};
 thread_local int t_captures = 0;   // begun by this thread
-auto& g_open = *new std::map<DeviceIndex, Graph>();
+auto& g_open_captures = *new std::map<DeviceIndex, Graph>();
 auto& g_graphs = *new std::map<uint64_t, std::shared_ptr<const Graph>>();
 uint64_t g_next_graph = 1, g_next_event = 1;
 
 bool keep(DeviceIndex device, Step step) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard<std::mutex> lock(g_mutex);
-  const auto open = g_open.find(device);
-  if (open == g_open.end()) return false;
+  std::lock_guard<std::mutex> lock(g_open_captures_mutex);
+  const auto open = g_open_captures.find(device);
+  if (open == g_open_captures.end()) return false;
   open->second.steps.push_back(std::move(step));
   return true;
 }
@@ -55,8 +55,8 @@ bool keep(DeviceIndex device, Step step) {
 
 bool streamCapturing(DeviceIndex device, StreamId) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard<std::mutex> lock(g_mutex);
-  return g_open.count(device) > 0;
+  std::lock_guard<std::mutex> lock(g_open_captures_mutex);
+  return g_open_captures.count(device) > 0;
 }
 
 bool captureKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel) {
@@ -78,9 +78,9 @@ void orderAfter(DeviceIndex device, StreamId to, StreamId from) {
 
 void captureWritten(const at::Tensor& tensor) {
   if (g_captures.load(std::memory_order_relaxed) == 0 || !tensor.has_storage()) return;
-  std::lock_guard<std::mutex> lock(g_mutex);
-  const auto open = g_open.find(tensor.device().index());
-  if (open == g_open.end()) return;
+  std::lock_guard<std::mutex> lock(g_open_captures_mutex);
+  const auto open = g_open_captures.find(tensor.device().index());
+  if (open == g_open_captures.end()) return;
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   open->second.written.emplace(storage, c10::weak_intrusive_ptr<c10::StorageImpl>(
                                             c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
@@ -93,9 +93,9 @@ void refuseInCapture(const char* what) {
 
 uint64_t captureEvent(DeviceIndex device, StreamId stream) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return 0;
-  std::lock_guard<std::mutex> lock(g_mutex);
-  const auto open = g_open.find(device);
-  if (open == g_open.end()) return 0;
+  std::lock_guard<std::mutex> lock(g_open_captures_mutex);
+  const auto open = g_open_captures.find(device);
+  if (open == g_open_captures.end()) return 0;
   open->second.steps.push_back({Step::kRecord, stream, 0, 0, g_next_event});
   return g_next_event++;
 }
@@ -105,8 +105,8 @@ void captureBegin(DeviceIndex device, StreamId origin) {
               "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
               "the default stream.)");
   {
-    std::lock_guard<std::mutex> lock(g_mutex);
-    TORCH_CHECK(g_open.emplace(device, Graph{origin, {}}).second, "cuda:", int(device), " is being captured already");
+    std::lock_guard<std::mutex> lock(g_open_captures_mutex);
+    TORCH_CHECK(g_open_captures.emplace(device, Graph{origin, {}}).second, "cuda:", int(device), " is being captured already");
     ++g_captures;
     ++t_captures;
   }
@@ -116,12 +116,12 @@ void captureBegin(DeviceIndex device, StreamId origin) {
 uint64_t captureEnd(DeviceIndex device) {
   uint64_t number;
   {
-    std::lock_guard<std::mutex> lock(g_mutex);
-    const auto open = g_open.find(device);
-    TORCH_CHECK(open != g_open.end(), "capture_end without capture_begin");
+    std::lock_guard<std::mutex> lock(g_open_captures_mutex);
+    const auto open = g_open_captures.find(device);
+    TORCH_CHECK(open != g_open_captures.end(), "capture_end without capture_begin");
     number = g_next_graph++;
     g_graphs[number] = std::make_shared<const Graph>(std::move(open->second));
-    g_open.erase(open);
+    g_open_captures.erase(open);
     --g_captures;
     t_captures = std::max(t_captures - 1, 0);
   }
@@ -132,7 +132,7 @@ uint64_t captureEnd(DeviceIndex device) {
 void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream) {
   std::shared_ptr<const Graph> kept;
   {
-    std::lock_guard<std::mutex> lock(g_mutex);
+    std::lock_guard<std::mutex> lock(g_open_captures_mutex);
     kept = g_graphs.at(graph);
   }
   chargeHost(HostWork::kOperator);   // one launch, however many kernels
@@ -159,12 +159,12 @@ void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream) {
 }
 
 void captureDrop(uint64_t graph) {
-  std::lock_guard<std::mutex> lock(g_mutex);
+  std::lock_guard<std::mutex> lock(g_open_captures_mutex);
   g_graphs.erase(graph);
 }
 
 namespace {
-const Binding binding([](pybind11::module_& m) {
+const Binding bind_graph_capture([](pybind11::module_& m) {
   m.def("capture_begin", [] {
     const DeviceIndex device = currentDevice();
     captureBegin(device, currentStream(device));

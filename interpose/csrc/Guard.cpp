@@ -19,7 +19,6 @@
 namespace phantom {
 namespace {
 
-constexpr int kMaxDevices = 64;
 // c10/cuda/CUDAStream.cpp: 32 streams per device and priority, handed out in turn.
 constexpr int kStreamsPerPool = 32;
 constexpr int kPriorities = 1 - kGreatestPriority;
@@ -162,7 +161,7 @@ struct VirtualGuard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
-const Installer installer(20, installGuard);
+const Installer install_guard(20, installGuard);
 
 }  // namespace
 

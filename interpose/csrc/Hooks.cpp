@@ -94,7 +94,7 @@ struct VirtualHooks final : at::CUDAHooksInterface {
   }
 };
 
-const Installer installer(30, installHooks);
+const Installer install_hooks(30, installHooks);
 
 }  // namespace
 

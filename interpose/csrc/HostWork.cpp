@@ -20,20 +20,20 @@ struct Work {
   Picoseconds total_ps = 0;
 };
 
-struct State {
+struct HostWorkState {
   std::mutex mutex;
   std::map<std::string, Work> work;
   std::map<std::string, int64_t> held_bytes;
 };
 
-State& state() {
-  static auto* instance = new State();
+HostWorkState& state() {
+  static auto* instance = new HostWorkState();
   return *instance;
 }
 
 void hostWork(const std::string& name, Picoseconds duration_ps) {
   thisThreadClock().advance(duration_ps);
-  State& s = state();
+  HostWorkState& s = state();
   std::lock_guard<std::mutex> hold(s.mutex);
   Work& w = s.work[name];
   ++w.count;
@@ -42,20 +42,20 @@ void hostWork(const std::string& name, Picoseconds duration_ps) {
 
 // Host memory that the job holds under this name, at its highest.
 void hostHolds(const std::string& name, int64_t bytes) {
-  State& s = state();
+  HostWorkState& s = state();
   std::lock_guard<std::mutex> hold(s.mutex);
   int64_t& held = s.held_bytes[name];
   held = std::max(held, bytes);
 }
 
-const Binding bindings([](pybind11::module_& m) {
+const Binding bind_host_work([](pybind11::module_& m) {
   m.def("host_work", &hostWork, pybind11::arg("name"), pybind11::arg("duration_ps"));
   m.def("lazy_host_bytes", [] { return config().lazy_host_bytes; });
   m.def("host_holds", &hostHolds, pybind11::arg("name"), pybind11::arg("bytes"));
 });
 
-const StatsEntry work("host_work", [](Packer& p) {
-  State& s = state();
+const StatsEntry host_work_entry("host_work", [](Packer& p) {
+  HostWorkState& s = state();
   std::lock_guard<std::mutex> hold(s.mutex);
   p.map(s.work.size());
   for (const auto& [name, w] : s.work) {
@@ -66,8 +66,8 @@ const StatsEntry work("host_work", [](Packer& p) {
   }
 });
 
-const StatsEntry held("host_held_bytes", [](Packer& p) {
-  State& s = state();
+const StatsEntry host_held_entry("host_held_bytes", [](Packer& p) {
+  HostWorkState& s = state();
   std::lock_guard<std::mutex> hold(s.mutex);
   p.map(s.held_bytes.size() + 1);
   p.string("page-locked");

@@ -9,6 +9,7 @@
 #include "Device.h"
 #include "Dispatch.h"
 #include "DispatchCall.h"
+#include "DtypeName.h"
 #include "Msgpack.h"
 #include "OffClock.h"
 #include "Timeline.h"
@@ -22,37 +23,9 @@
 namespace phantom {
 namespace {
 
-std::mutex g_mutex;
+std::mutex g_callback_mutex;
 std::shared_ptr<const CostCallback> g_callback;
-std::atomic<uint64_t> g_generation{1};
-
-const char* dtypeName(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Byte: return "uint8";
-    case c10::ScalarType::Char: return "int8";
-    case c10::ScalarType::Short: return "int16";
-    case c10::ScalarType::Int: return "int32";
-    case c10::ScalarType::Long: return "int64";
-    case c10::ScalarType::Half: return "float16";
-    case c10::ScalarType::Float: return "float32";
-    case c10::ScalarType::Double: return "float64";
-    case c10::ScalarType::ComplexHalf: return "complex32";
-    case c10::ScalarType::ComplexFloat: return "complex64";
-    case c10::ScalarType::ComplexDouble: return "complex128";
-    case c10::ScalarType::Bool: return "bool";
-    case c10::ScalarType::BFloat16: return "bfloat16";
-    case c10::ScalarType::UInt16: return "uint16";
-    case c10::ScalarType::UInt32: return "uint32";
-    case c10::ScalarType::UInt64: return "uint64";
-    case c10::ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
-    case c10::ScalarType::Float8_e5m2: return "float8_e5m2";
-    case c10::ScalarType::Float8_e4m3fnuz: return "float8_e4m3fnuz";
-    case c10::ScalarType::Float8_e5m2fnuz: return "float8_e5m2fnuz";
-    case c10::ScalarType::Float8_e8m0fnu: return "float8_e8m0fnu";
-    case c10::ScalarType::Float4_e2m1fn_x2: return "float4_e2m1fn_x2";
-    default: return c10::toString(dtype);
-  }
-}
+std::atomic<uint64_t> g_cost_generation{1};
 
 void packInts(Packer& p, c10::IntArrayRef values) {
   p.array(values.size());
@@ -161,7 +134,7 @@ std::string packRequest(const Call& call, const MetadataEntry& entry) {
 }  // namespace
 
 void priceRequest(const std::string& op, const std::string& request, MetadataEntry& entry) {
-  entry.cost_generation = g_generation.load();
+  entry.cost_generation = g_cost_generation.load();
   const CostAnswer answer = askCost(request);
   if (answer.source == "none") {
     entry.metadata_only = true;
@@ -203,17 +176,17 @@ CostAnswer unpackKernelReply(const std::string& reply) {
 }
 
 void setCostCallback(CostCallback callback) {
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_callback_mutex);
   g_callback = callback ? std::make_shared<const CostCallback>(std::move(callback)) : nullptr;
-  g_generation.fetch_add(1);
+  g_cost_generation.fetch_add(1);
 }
 
-uint64_t costGeneration() { return g_generation.load(std::memory_order_relaxed); }
+uint64_t costGeneration() { return g_cost_generation.load(std::memory_order_relaxed); }
 
 CostAnswer askCost(const std::string& request) {
   std::shared_ptr<const CostCallback> callback;
   {
-    std::lock_guard<std::mutex> hold(g_mutex);
+    std::lock_guard<std::mutex> hold(g_callback_mutex);
     callback = g_callback;
   }
   if (!callback) return CostAnswer();

@@ -8,6 +8,7 @@
 #include "Config.h"
 #include "Device.h"
 #include "HostMemory.h"
+#include "QuietWarnings.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_cpu_dispatch.h>
@@ -152,16 +153,12 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   return left_out ? self : at::native::copy_(self, src, non_blocking);
 }
 
-struct Quiet final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}   // "Overriding a previously registered kernel": that is the purpose
-};
-
-const Installer installer(15, installHostMemory);
+const Installer install_host_memory(15, installHostMemory);
 
 }  // namespace
 
 void installHostMemory() {
-  Quiet quiet;
+  QuietWarnings quiet;
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("normal_", normal);

@@ -5,6 +5,7 @@
 #include "Device.h"
 #include "DispatchCall.h"
 #include "KernelRequest.h"
+#include "PythonTensor.h"
 #include "Session.h"
 #include "Timeline.h"
 #include "Values.h"
@@ -25,23 +26,18 @@ namespace phantom {
 namespace {
 
 // Leaked; entries are never freed, so that an index stays good.
-std::mutex g_mutex;
+std::mutex g_entries_mutex;
 auto& g_entries = *new std::vector<EntryPtr>();
 
 EntryPtr entryOf(uint64_t index) {
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_entries_mutex);
   return g_entries.at(index);
-}
-
-const at::Tensor& tensorOf(const py::handle& object) {
-  TORCH_CHECK(THPVariable_Check(object.ptr()), "expected a tensor");
-  return THPVariable_Unpack(object.ptr());
 }
 
 uint64_t priceLibraryKernel(const std::string& op, const std::string& request) {
   EntryPtr entry = c10::make_intrusive<MetadataEntry>();
   priceRequest(op, request, *entry);
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_entries_mutex);
   g_entries.push_back(std::move(entry));
   return g_entries.size() - 1;
 }
@@ -65,7 +61,7 @@ py::object emptyStridedCuda(const std::vector<int64_t>& sizes, const std::vector
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(made)));
 }
 
-const Binding binding([](py::module_& m) {
+const Binding bind_library_kernels([](py::module_& m) {
   m.def("price_library_kernel", [](const std::string& op, const py::bytes& request) {
     const std::string text = request;
     py::gil_scoped_release no_gil;

@@ -26,18 +26,18 @@ struct LiveBlock {
   uint32_t device = 0;
   MemoryPhase phase = MemoryPhase::kForward;
   int64_t step = 0;
-  uint32_t category = 0;   // index into State::categories; 0: not told
+  uint32_t category = 0;   // index into MemoryLogState::categories; 0: not told
 };
 
-struct State {
+struct MemoryLogState {
   std::mutex mutex;
   std::unordered_map<uint64_t, LiveBlock> live;
   std::vector<std::string> categories{""};
 };
 
-State* g_state = new State;
+MemoryLogState* g_memory_log = new MemoryLogState;
 
-uint32_t categoryIndex(State& state, const std::string& name) {
+uint32_t categoryIndex(MemoryLogState& state, const std::string& name) {
   for (size_t i = 0; i < state.categories.size(); ++i) {
     if (state.categories[i] == name) return uint32_t(i);
   }
@@ -56,7 +56,7 @@ Picoseconds now() { return thisThreadHasClock() ? thisThreadClock().now_ps.load(
 }  // namespace
 
 void memoryAllocated(int device, uint64_t address, size_t bytes, int64_t allocated_bytes, int64_t reserved_bytes) {
-  State& state = *g_state;
+  MemoryLogState& state = *g_memory_log;
   const MemoryPhase phase = isAutogradThread() ? MemoryPhase::kBackward : MemoryPhase::kForward;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
@@ -68,7 +68,7 @@ void memoryAllocated(int device, uint64_t address, size_t bytes, int64_t allocat
 }
 
 void memoryFreed(int device, uint64_t address, size_t bytes, int64_t allocated_bytes, int64_t reserved_bytes) {
-  State& state = *g_state;
+  MemoryLogState& state = *g_memory_log;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
     state.live.erase(address);
@@ -80,17 +80,17 @@ void memoryFreed(int device, uint64_t address, size_t bytes, int64_t allocated_b
 }
 
 void resetMemoryLogAfterFork() {
-  State* old = g_state;
-  g_state = new State;
-  g_state->live = old->live;   // the child's copies of the parent's tensors
-  g_state->categories = old->categories;
+  MemoryLogState* old = g_memory_log;
+  g_memory_log = new MemoryLogState;
+  g_memory_log->live = old->live;   // the child's copies of the parent's tensors
+  g_memory_log->categories = old->categories;
 }
 
 namespace {
 
 // The virtual storages of `tensors` hold `category` ("parameters", "gradients", "optimizer state") from now on.
 void tagMemory(const std::string& category, const std::vector<at::Tensor>& tensors) {
-  State& state = *g_state;
+  MemoryLogState& state = *g_memory_log;
   std::vector<uint64_t> addresses;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
@@ -110,7 +110,7 @@ void tagMemory(const std::string& category, const std::vector<at::Tensor>& tenso
 }
 
 std::map<std::string, int64_t> liveByCategory(int device) {
-  State& state = *g_state;
+  MemoryLogState& state = *g_memory_log;
   std::lock_guard<std::mutex> hold(state.mutex);
   std::map<std::string, int64_t> total;
   for (const auto& [address, block] : state.live) {
@@ -122,10 +122,9 @@ std::map<std::string, int64_t> liveByCategory(int device) {
 
 PyObject* g_name_everything = nullptr;
 
-const Binding binding([](py::module_& m) {
+const Binding bind_memory_log([](py::module_& m) {
   m.def("set_memory_namer", [](const py::function& f) { g_name_everything = py::function(f).release().ptr(); });
   m.def("tag_memory", &tagMemory);
-  m.def("memory_by_category", &liveByCategory);
 });
 
 }  // namespace

@@ -101,7 +101,7 @@ uint64_t hashOf(const at::Tensor& mask) {
 }
 
 using KeptKey = std::tuple<int64_t, int64_t, int64_t, int64_t, uint64_t>;
-std::mutex g_mutex;
+std::mutex g_routing_mutex;
 std::map<KeptKey, at::Tensor>* g_kept = new std::map<KeptKey, at::Tensor>;
 
 struct Totals {
@@ -109,12 +109,12 @@ struct Totals {
 };
 std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>* g_totals = new std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>;
 
-const StatsEntry entry("moe_routers", &packRouters);
+const StatsEntry routers_entry("moe_routers", &packRouters);
 
 }  // namespace
 
 void setMoeRouting(MoeRouting given) {
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_routing_mutex);
   routing() = std::move(given);
   g_kept->clear();
 }
@@ -191,13 +191,13 @@ at::Tensor chooseExperts(int64_t tokens, int64_t choices, int64_t experts, int64
   }
   const KeptKey key(tokens, choices, experts, routing().mode == RoutingMode::kBalanced ? 0 : layer, excluded.defined() ? hashOf(excluded) : 0);
   {
-    std::lock_guard<std::mutex> hold(g_mutex);
+    std::lock_guard<std::mutex> hold(g_routing_mutex);
     auto found = g_kept->find(key);
     if (found != g_kept->end()) return found->second;
   }
   const std::vector<int64_t> counts = expertCounts(tokens, choices, expertShares(experts, layer));
   at::Tensor out = excluded.defined() ? chooseAmong(tokens, choices, counts, excluded) : chooseFreely(tokens, choices, counts);
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_routing_mutex);
   if (g_kept->size() >= kMostKept) g_kept->clear();
   g_kept->emplace(key, out);
   return out;
@@ -207,7 +207,7 @@ void countRouting(int64_t layer, int64_t experts, const at::Tensor& chosen) {
   std::vector<int64_t> counts(static_cast<size_t>(experts), 0);
   const auto* data = chosen.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < chosen.numel(); ++i) ++counts[size_t(data[i])];
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_routing_mutex);
   Totals& totals = (*g_totals)[{layer, experts, chosen.size(1)}];
   ++totals.calls;
   totals.tokens += chosen.size(0);
@@ -215,7 +215,7 @@ void countRouting(int64_t layer, int64_t experts, const at::Tensor& chosen) {
 }
 
 void packRouters(Packer& packer) {
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_routing_mutex);
   packer.array(g_totals->size());
   for (const auto& [key, totals] : *g_totals) {
     packer.array(6);

@@ -22,7 +22,7 @@ bool countOffClock(Picoseconds duration_ps) {
 }
 
 namespace {
-const Binding binding([](pybind11::module_& m) {
+const Binding bind_off_clock([](pybind11::module_& m) {
   // Returns what was counted so far, to be given to off_clock_end().
   m.def("off_clock_begin", [] {
     ++t_depth;

@@ -1,6 +1,7 @@
 #include "ProcessGroupComm.h"
 
 #include "Clock.h"
+#include "DtypeName.h"
 #include "Timeline.h"
 
 #include <c10/util/Exception.h>
@@ -40,32 +41,6 @@ void packIntegers(Packer& p, const std::vector<int64_t>& values) {
 }
 
 }  // namespace
-
-const char* dtypeName(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Byte: return "uint8";
-    case c10::ScalarType::Char: return "int8";
-    case c10::ScalarType::Short: return "int16";
-    case c10::ScalarType::Int: return "int32";
-    case c10::ScalarType::Long: return "int64";
-    case c10::ScalarType::UInt16: return "uint16";
-    case c10::ScalarType::UInt32: return "uint32";
-    case c10::ScalarType::UInt64: return "uint64";
-    case c10::ScalarType::Half: return "float16";
-    case c10::ScalarType::BFloat16: return "bfloat16";
-    case c10::ScalarType::Float: return "float32";
-    case c10::ScalarType::Double: return "float64";
-    case c10::ScalarType::Bool: return "bool";
-    case c10::ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
-    case c10::ScalarType::Float8_e5m2: return "float8_e5m2";
-    case c10::ScalarType::Float8_e4m3fnuz: return "float8_e4m3fnuz";
-    case c10::ScalarType::Float8_e5m2fnuz: return "float8_e5m2fnuz";
-    case c10::ScalarType::ComplexHalf: return "complex32";
-    case c10::ScalarType::ComplexFloat: return "complex64";
-    case c10::ScalarType::ComplexDouble: return "complex128";
-    default: return c10::toString(dtype);
-  }
-}
 
 Comm::Comm(const char* backend, std::string name, std::vector<int64_t> global_ranks, std::string shown_name)
     : backend_(backend), shown_name_(std::move(shown_name)), global_ranks_(std::move(global_ranks)) {

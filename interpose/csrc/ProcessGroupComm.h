@@ -75,6 +75,4 @@ std::string splitSuffix(int number, const std::vector<int>& parent_ranks);
 // The value of an earlier record that said "later"; an empty payload means that there is none.
 void recordSupply(const NodePtr& node, uint32_t index, const std::string& payload);
 
-const char* dtypeName(c10::ScalarType dtype);   // torch's name, "float32"
-
 }  // namespace phantom

@@ -22,7 +22,7 @@ constexpr auto kSignalInterval = milliseconds(50);
 constexpr auto kHeartbeat = milliseconds(1000);
 
 // Replaced as a whole in a forked child.
-struct State {
+struct SessionState {
   std::mutex mutex;
   std::condition_variable outgoing, incoming;
   bool open = false, closing = false, flush = false, said_bye = false;
@@ -35,13 +35,13 @@ struct State {
   std::optional<std::string> abort;
 };
 
-State* g_state = new State;
-std::atomic<bool> g_open{false};
+SessionState* g_session = new SessionState;
+std::atomic<bool> g_session_open{false};
 
 uint64_t valueKey(uint64_t node, uint64_t index) { return node * 4096 + index; }
 
 // Clocks that moved since the simulator last heard of them. The caller holds the state's mutex.
-void packClocks(State& state) {
+void packClocks(SessionState& state) {
   if (state.said_bye) return;
   forEachClock([&](Clock& clock) {
     if (clock.waiting) return;
@@ -71,39 +71,39 @@ void checkPythonSignals() {
 
 }  // namespace
 
-bool sessionOpen() { return g_open.load(std::memory_order_acquire); }
+bool sessionOpen() { return g_session_open.load(std::memory_order_acquire); }
 
 void openSession() {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  TORCH_CHECK(!g_state->open, "the session with the simulator is open already");
-  g_state->open = true;
-  g_open.store(true, std::memory_order_release);
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  TORCH_CHECK(!g_session->open, "the session with the simulator is open already");
+  g_session->open = true;
+  g_session_open.store(true, std::memory_order_release);
 }
 
 void closeSession() {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  g_state->closing = true;
-  g_open.store(false, std::memory_order_release);
-  g_state->outgoing.notify_all();
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  g_session->closing = true;
+  g_session_open.store(false, std::memory_order_release);
+  g_session->outgoing.notify_all();
 }
 
 void resetSessionAfterFork() {
-  g_state = new State;
-  g_open = false;
+  g_session = new SessionState;
+  g_session_open = false;
 }
 
 NodePtr newNode() {
   TORCH_CHECK(sessionOpen(),
               "this process is no rank of a simulated job, so that a collective or a wait on another rank cannot be "
               "simulated; start the job with `phantom run`");
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  auto node = c10::make_intrusive<Node>(g_state->next_node++);
-  g_state->unresolved.emplace(node->id, node);
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  auto node = c10::make_intrusive<Node>(g_session->next_node++);
+  g_session->unresolved.emplace(node->id, node);
   return node;
 }
 
 void record(const std::function<void(Packer&)>& write) {
-  State& state = *g_state;
+  SessionState& state = *g_session;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (!state.open || state.said_bye) return;
   const bool first = state.packer.buffer().empty();
@@ -116,7 +116,7 @@ void sayBye() {
     p.array(2);
     p.integer(17);
     p.map(0);
-    g_state->said_bye = true;
+    g_session->said_bye = true;
   });
   flush();
 }
@@ -130,13 +130,13 @@ void packTail(Packer& packer, Tail tail) {
 }
 
 void flush() {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  g_state->flush = true;
-  g_state->outgoing.notify_all();
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  g_session->flush = true;
+  g_session->outgoing.notify_all();
 }
 
 std::optional<std::pair<std::string, uint64_t>> nextBatch(double timeout_s) {
-  State& state = *g_state;
+  SessionState& state = *g_session;
   std::unique_lock<std::mutex> hold(state.mutex);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   // A rank that computes for long without a record still tells its clock once a second.
@@ -158,7 +158,7 @@ std::optional<std::pair<std::string, uint64_t>> nextBatch(double timeout_s) {
 }
 
 void onMessage(std::string_view records) {
-  State& state = *g_state;
+  SessionState& state = *g_session;
   std::vector<std::pair<ValueHandler, std::optional<std::string>>> values;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
@@ -211,20 +211,20 @@ void onMessage(std::string_view records) {
 
 void abortSession(const std::string& text) {
   {
-    std::lock_guard<std::mutex> hold(g_state->mutex);
-    if (!g_state->abort) g_state->abort = text;
+    std::lock_guard<std::mutex> hold(g_session->mutex);
+    if (!g_session->abort) g_session->abort = text;
   }
-  g_state->incoming.notify_all();
+  g_session->incoming.notify_all();
 }
 
 std::optional<std::string> abortText() {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  return g_state->abort;
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  return g_session->abort;
 }
 
 uint64_t newRequest() {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  return g_state->next_request++;
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  return g_session->next_request++;
 }
 
 void throwIfAborted() {
@@ -232,12 +232,12 @@ void throwIfAborted() {
   if (text) C10_THROW_ERROR(DistBackendError, *text);
 }
 
-void notifySession() { g_state->incoming.notify_all(); }
+void notifySession() { g_session->incoming.notify_all(); }
 
 void awaitCondition(const std::function<bool()>& ready) {
   std::optional<pybind11::gil_scoped_release> without_gil;
   if (Py_IsInitialized() && PyGILState_Check()) without_gil.emplace();
-  State& state = *g_state;
+  SessionState& state = *g_session;
   for (;;) {
     {
       std::unique_lock<std::mutex> hold(state.mutex);
@@ -260,7 +260,7 @@ void awaitCondition(const std::function<bool()>& ready) {
 Picoseconds awaitAnswer(uint64_t request) {
   flush();
   Clock& clock = thisThreadClock();
-  State& state = *g_state;
+  SessionState& state = *g_session;
   Picoseconds answer = 0;
   struct Waiting {
     Clock& clock;
@@ -278,8 +278,8 @@ Picoseconds awaitAnswer(uint64_t request) {
 }
 
 void onValue(const NodePtr& node, uint32_t index, ValueHandler handler) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  g_state->value_handlers[valueKey(node->id, index)] = std::move(handler);
+  std::lock_guard<std::mutex> hold(g_session->mutex);
+  g_session->value_handlers[valueKey(node->id, index)] = std::move(handler);
 }
 
 }  // namespace phantom

@@ -35,13 +35,13 @@ void addInto(const at::Tensor& dense, const at::Tensor& sparse) {
   dropValue(dense);
 }
 
-at::Tensor& addInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar&) {
+at::Tensor& addSparseInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar&) {
   TORCH_CHECK_NOT_IMPLEMENTED(!self.is_sparse() && other.is_sparse(), "add_ of these layouts is not supported on the virtual GPU");
   addInto(self, other);
   return self;
 }
 
-at::Tensor add(const at::Tensor& self, const at::Tensor& other, const at::Scalar&) {
+at::Tensor addSparse(const at::Tensor& self, const at::Tensor& other, const at::Scalar&) {
   const at::Tensor& dense = self.is_sparse() ? other : self;
   const at::Tensor& sparse = self.is_sparse() ? self : other;
   TORCH_CHECK_NOT_IMPLEMENTED(!dense.is_sparse(), "add of two sparse tensors is not supported on the virtual GPU");
@@ -70,8 +70,8 @@ void registerSparse() {
     registerKernel(name, c10::DispatchKey::CUDA, KernelFunction::makeFromBoxedFunction<&asOnDenseCpu>());
   }
   sparse("_coalesce", KernelFunction::makeFromUnboxedRuntimeFunction(&coalesce));
-  sparse("add.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&add));
-  sparse("add_.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&addInPlace));
+  sparse("add.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&addSparse));
+  sparse("add_.Tensor", KernelFunction::makeFromUnboxedRuntimeFunction(&addSparseInPlace));
 }
 
 }  // namespace phantom

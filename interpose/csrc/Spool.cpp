@@ -37,7 +37,7 @@ static_assert(sizeof(SpanRow) == 32 && sizeof(WaitRow) == 24 && sizeof(MemoryRow
 constexpr size_t kRows = 4096;
 constexpr int kVersion = 1;
 
-struct State {
+struct SpoolState {
   std::mutex mutex;
   FILE* file = nullptr;
   int64_t first_step = 0, last_step = 0;
@@ -49,12 +49,12 @@ struct State {
   std::map<std::string, uint32_t> reasons;
 };
 
-State* g_state = new State;
+SpoolState* g_spool = new SpoolState;
 
-void write(State& state, Packer& p) { std::fwrite(p.buffer().data(), 1, p.buffer().size(), state.file); }
+void write(SpoolState& state, Packer& p) { std::fwrite(p.buffer().data(), 1, p.buffer().size(), state.file); }
 
 template <typename Row>
-void writeRows(State& state, const char* name, std::vector<Row>& rows) {
+void writeRows(SpoolState& state, const char* name, std::vector<Row>& rows) {
   if (rows.empty()) return;
   Packer p;
   p.array(2);
@@ -64,7 +64,7 @@ void writeRows(State& state, const char* name, std::vector<Row>& rows) {
   rows.clear();
 }
 
-void writeAll(State& state) {
+void writeAll(SpoolState& state) {
   writeRows(state, "spans", state.spans);
   writeRows(state, "waits", state.waits);
   writeRows(state, "memory", state.memory);
@@ -73,7 +73,7 @@ void writeAll(State& state) {
 }  // namespace
 
 void openSpool(const std::string& path, int rank, int64_t first_step, int64_t last_step) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   TORCH_CHECK(state.file == nullptr, "this rank writes its detail to a file already");
   state.file = std::fopen(path.c_str(), "wb");
@@ -92,17 +92,8 @@ void openSpool(const std::string& path, int rank, int64_t first_step, int64_t la
   state.open = true;
 }
 
-void flushSpool() {
-  State& state = *g_state;
-  if (!state.open) return;
-  std::lock_guard<std::mutex> hold(state.mutex);
-  if (state.file == nullptr) return;
-  writeAll(state);
-  std::fflush(state.file);
-}
-
 void closeSpool() {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
   writeAll(state);
@@ -111,22 +102,22 @@ void closeSpool() {
   state.file = nullptr;
 }
 
-void resetSpoolAfterFork() { g_state = new State; }   // the parent's file stays the parent's
+void resetSpoolAfterFork() { g_spool = new SpoolState; }   // the parent's file stays the parent's
 
 bool spoolKeepsStep(int64_t index) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   return state.open && index >= state.first_step && index < state.last_step;
 }
-bool spoolKeepsNow() { return spoolKeepsStep(g_state->step.load(std::memory_order_relaxed)); }
+bool spoolKeepsNow() { return spoolKeepsStep(g_spool->step.load(std::memory_order_relaxed)); }
 bool spoolKeepsMemory() {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   return state.open && state.step.load(std::memory_order_relaxed) < state.last_step;
 }
-int64_t runningStep() { return g_state->step.load(std::memory_order_relaxed); }
-void spoolStepBegins(int64_t index) { g_state->step.store(index, std::memory_order_relaxed); }
+int64_t runningStep() { return g_spool->step.load(std::memory_order_relaxed); }
+void spoolStepBegins(int64_t index) { g_spool->step.store(index, std::memory_order_relaxed); }
 
 void spoolKernel(uint32_t kernel, const std::string& name, const std::string& klass, const std::string& source) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
   Packer p;
@@ -140,7 +131,7 @@ void spoolKernel(uint32_t kernel, const std::string& name, const std::string& kl
 }
 
 void spoolSpan(uint32_t stream, uint32_t kernel, Picoseconds start_ps, Picoseconds end_ps, SpanKind kind, uint64_t node) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
   const uint32_t communication = kind == SpanKind::kCommunication ? 0x80000000u : 0u;
@@ -150,7 +141,7 @@ void spoolSpan(uint32_t stream, uint32_t kernel, Picoseconds start_ps, Picosecon
 
 void spoolStep(int64_t index, Picoseconds begin_ps, Picoseconds end_ps, Picoseconds compute_ps, Picoseconds exposed_ps,
                Picoseconds idle_ps) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
   Packer p;
@@ -161,7 +152,7 @@ void spoolStep(int64_t index, Picoseconds begin_ps, Picoseconds end_ps, Picoseco
 }
 
 void spoolWait(uint32_t clock, Picoseconds start_ps, Picoseconds end_ps, const std::string& why) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   if (end_ps <= start_ps) return;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
@@ -180,7 +171,7 @@ void spoolWait(uint32_t clock, Picoseconds start_ps, Picoseconds end_ps, const s
 
 void spoolMemory(Picoseconds time_ps, uint32_t device, uint64_t address, int64_t bytes, int64_t allocated_bytes,
                  int64_t reserved_bytes, uint32_t phase) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
   state.memory.push_back({time_ps, address, bytes, allocated_bytes, reserved_bytes, device, phase});
@@ -188,7 +179,7 @@ void spoolMemory(Picoseconds time_ps, uint32_t device, uint64_t address, int64_t
 }
 
 void spoolTag(const std::string& category, const std::vector<uint64_t>& addresses) {
-  State& state = *g_state;
+  SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr || addresses.empty()) return;
   writeRows(state, "memory", state.memory);   // a tag speaks of what was allocated before it
@@ -201,9 +192,8 @@ void spoolTag(const std::string& category, const std::vector<uint64_t>& addresse
 }
 
 namespace {
-const Binding binding([](pybind11::module_& m) {
+const Binding bind_spool([](pybind11::module_& m) {
   m.def("spool_open", &openSpool);
-  m.def("spool_flush", &flushSpool);
   m.def("spool_close", &closeSpool);
 });
 }  // namespace

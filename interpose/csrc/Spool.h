@@ -15,7 +15,6 @@ enum class SpanKind : uint8_t;
 // From now on the steps `first_step` <= index < `last_step` are kept; memory events from the start until `last_step`.
 void openSpool(const std::string& path, int rank, int64_t first_step, int64_t last_step);
 void closeSpool();    // writes what is buffered and closes the file; later calls are ignored
-void flushSpool();
 void resetSpoolAfterFork();
 
 bool spoolKeepsStep(int64_t index);

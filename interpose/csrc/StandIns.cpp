@@ -14,26 +14,26 @@ namespace {
 
 namespace py = pybind11;
 
-std::mutex g_mutex;
+std::mutex g_used_mutex;
 std::map<std::string, std::string>* g_used = new std::map<std::string, std::string>;   // name -> version
 
-void pack(Packer& p) {
-  std::lock_guard<std::mutex> hold(g_mutex);
+void packStandIns(Packer& p) {
+  std::lock_guard<std::mutex> hold(g_used_mutex);
   p.map(g_used->size());
   for (const auto& [name, version] : *g_used) {
     p.string(name);
     p.string(version);
   }
 }
-const StatsEntry entry("stand_ins", &pack);
+const StatsEntry stand_ins_entry("stand_ins", &packStandIns);
 
-void bind(py::module_& m) {
+void bindStandIns(py::module_& m) {
   m.def("note_stand_in", [](const std::string& name, const std::string& version) {
-    std::lock_guard<std::mutex> hold(g_mutex);
+    std::lock_guard<std::mutex> hold(g_used_mutex);
     (*g_used)[name] = version;
   });
 }
-const Binding binding(&bind);
+const Binding bind_stand_ins(&bindStandIns);
 
 }  // namespace
 }  // namespace phantom

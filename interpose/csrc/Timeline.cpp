@@ -26,15 +26,15 @@ struct StreamState {
 };
 
 // Replaced as a whole in a forked child.
-struct State {
+struct TimelineState {
   std::mutex mutex;
   std::map<std::pair<int, StreamId>, StreamState> streams;
   std::map<std::string, uint32_t> collective_names;
 };
 
-State* g_state = new State;
+TimelineState* g_timeline = new TimelineState;
 
-StreamState& stateOf(State& state, DeviceIndex device, StreamId stream) { return state.streams[{device, stream}]; }
+StreamState& stateOf(TimelineState& state, DeviceIndex device, StreamId stream) { return state.streams[{device, stream}]; }
 
 uint32_t streamKey(DeviceIndex device, StreamId stream) { return uint32_t(device) * 65536 + uint32_t(stream & 0xffff); }
 
@@ -44,7 +44,7 @@ void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, 
   if (countOffClock(duration_ps)) return;
   if (captureKernel(device, stream, duration_ps, kernel)) return;
   Clock& clock = thisThreadClock();
-  State& state = *g_state;
+  TimelineState& state = *g_timeline;
   std::unique_lock<std::mutex> hold(state.mutex);
   StreamState* s = &stateOf(state, device, stream);
   const size_t depth = size_t(std::max<int64_t>(config().launch_queue, 1));
@@ -81,9 +81,9 @@ void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, 
 }
 
 Tail streamTail(DeviceIndex device, StreamId stream) {
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  auto found = g_state->streams.find({device, stream});
-  return found == g_state->streams.end() ? Tail() : found->second.tail;
+  std::lock_guard<std::mutex> hold(g_timeline->mutex);
+  auto found = g_timeline->streams.find({device, stream});
+  return found == g_timeline->streams.end() ? Tail() : found->second.tail;
 }
 
 Tail joinTails(Tail a, Tail b) {
@@ -123,8 +123,8 @@ Tail joinTails(Tail a, Tail b) {
 Tail deviceTail(DeviceIndex device) {
   std::vector<Tail> tails;
   {
-    std::lock_guard<std::mutex> hold(g_state->mutex);
-    for (auto& [key, s] : g_state->streams) {
+    std::lock_guard<std::mutex> hold(g_timeline->mutex);
+    for (auto& [key, s] : g_timeline->streams) {
       if (key.first == device) tails.push_back(s.tail);
     }
   }
@@ -136,15 +136,15 @@ Tail deviceTail(DeviceIndex device) {
 void streamWait(DeviceIndex device, StreamId stream, const Tail& tail) {
   Tail current = streamTail(device, stream);
   Tail joined = joinTails(std::move(current), tail);
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  stateOf(*g_state, device, stream).tail = std::move(joined);
+  std::lock_guard<std::mutex> hold(g_timeline->mutex);
+  stateOf(*g_timeline, device, stream).tail = std::move(joined);
 }
 
 Tail occupyStream(DeviceIndex device, StreamId stream, const NodePtr& node, const std::string& what) {
   Clock& clock = thisThreadClock();
   const uint32_t kernel = internKernel(what, "communication", "network");
-  std::lock_guard<std::mutex> hold(g_state->mutex);
-  StreamState& s = stateOf(*g_state, device, stream);
+  std::lock_guard<std::mutex> hold(g_timeline->mutex);
+  StreamState& s = stateOf(*g_timeline, device, stream);
   s.tail.simplify();
   s.tail.notBefore(clock.now_ps.load(std::memory_order_relaxed) + config().host.launch_latency_ps);
   Tail ready = s.tail;
@@ -239,6 +239,6 @@ std::string pythonLocation() {
   return innermost;
 }
 
-void resetTimelineAfterFork() { g_state = new State; }
+void resetTimelineAfterFork() { g_timeline = new TimelineState; }
 
 }  // namespace phantom

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace phantom {
 namespace {
 
-const Binding binding([](py::module_& m) {
+const Binding bind_timeline([](py::module_& m) {
   m.def(
       "launch_kernel",
       [](int device, int64_t stream, Picoseconds duration_ps, const std::string& name, const std::string& klass,

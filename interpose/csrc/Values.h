@@ -27,6 +27,8 @@ void whenKnown(const at::Tensor& tensor, std::function<void(std::optional<at::Te
 // Waits for a pending value (a host read). The caller has synchronised with the stream in virtual time.
 std::optional<at::Tensor> awaitValue(const at::Tensor& tensor);
 
+bool isUniform(const at::Tensor& value);            // one element in memory stands for all
+
 // Payload format of the wire: [dtype, numel, uniform, bytes].
 std::string packValue(const at::Tensor& cpu_value);
 at::Tensor unpackValue(const std::string& payload);   // 1-d, on the CPU

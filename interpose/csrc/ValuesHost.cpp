@@ -24,7 +24,7 @@ struct Outstanding {
   ValueSource value;
 };
 
-std::mutex g_mutex;
+std::mutex g_outstanding_mutex;
 std::vector<Outstanding>* g_outstanding = new std::vector<Outstanding>;
 std::atomic<size_t> g_waiting{0};
 
@@ -74,7 +74,7 @@ void fillHostLater(const at::Tensor& host, const at::Tensor& source, c10::Device
     fillHost(host, source, "copy to the host");
     return;
   }
-  std::lock_guard<std::mutex> hold(g_mutex);
+  std::lock_guard<std::mutex> hold(g_outstanding_mutex);
   g_outstanding->push_back({host, source, sourceOf(source)});
   g_waiting.fetch_add(1);
 }
@@ -83,7 +83,7 @@ void settleHostCopies() {
   if (g_waiting.load(std::memory_order_relaxed) == 0) return;
   std::vector<Outstanding> all;
   {
-    std::lock_guard<std::mutex> hold(g_mutex);
+    std::lock_guard<std::mutex> hold(g_outstanding_mutex);
     all.swap(*g_outstanding);
     g_waiting = 0;
   }

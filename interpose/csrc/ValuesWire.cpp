@@ -33,6 +33,8 @@ c10::ScalarType typeOf(std::string_view name) {
   TORCH_CHECK(false, "unknown type of a value from the simulator: ", std::string(name));
 }
 
+}  // namespace
+
 bool isUniform(const at::Tensor& value) {
   if (value.numel() <= 1) return value.numel() == 1;
   for (int64_t i = 0; i < value.dim(); ++i) {
@@ -40,8 +42,6 @@ bool isUniform(const at::Tensor& value) {
   }
   return true;
 }
-
-}  // namespace
 
 std::string packValue(const at::Tensor& cpu_value) {
   PlainDispatch plain;

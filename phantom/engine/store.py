@@ -203,10 +203,6 @@ class Store:
         """Keys of `wait` that nobody has posted."""
         return [key for key in wait.keys if self._seen_ps(wait, key) is None]
 
-    def has_gaps(self) -> bool:
-        """True if an ADD waits for the record of an adder before it."""
-        return bool(self._gaps)
-
     def release(self, floor_ps: int) -> list[Answer]:
         """Nothing else can move: answers waits whose keys came from outside or were deleted, and counter
         gaps.
