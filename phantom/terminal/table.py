@@ -13,7 +13,7 @@ from phantom.terminal.units import count, rate, seconds, share, size
 
 TITLE = "Simulated run"
 WARNINGS_SHOWN = 8
-TOP, TOP_COPIES = 5, 3
+TOP_KERNELS, TOP_COLLECTIVES, TOP_COPIES = 10, 5, 3
 HOST_COPIES = {"h2d": "host to device", "d2h": "device to host"}
 
 Row = tuple[str, str]
@@ -121,7 +121,7 @@ def rows(summary: Mapping[str, Any]) -> list[Row]:
     return found
 
 
-def kernel_rows(summary: Mapping[str, Any], limit: int = TOP) -> list[tuple[str, ...]]:
+def kernel_rows(summary: Mapping[str, Any], limit: int = TOP_KERNELS) -> list[tuple[str, ...]]:
     """The kernels with most time: name, source, calls, time, share of all kernel time."""
     kernels = [k for k in summary.get("top_kernels") or [] if k.get("source") != "network"]
     classes = [c for c in summary.get("kernels") or [] if c.get("class") != "communication"]
@@ -133,7 +133,7 @@ def kernel_rows(summary: Mapping[str, Any], limit: int = TOP) -> list[tuple[str,
     ]
 
 
-def collective_rows(summary: Mapping[str, Any], limit: int = TOP) -> list[tuple[str, ...]]:
+def collective_rows(summary: Mapping[str, Any], limit: int = TOP_COLLECTIVES) -> list[tuple[str, ...]]:
     """The collectives with most time: kind, ranks, size, count, time each, choice, bus bandwidth, limit."""
     found = [c for c in summary.get("collectives") or [] if c["kind"] not in HOST_COPIES]
     return [

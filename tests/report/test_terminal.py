@@ -54,6 +54,17 @@ def test_table_off_a_terminal_is_plain_text(tmp_path: Path) -> None:
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
+def test_the_ten_most_expensive_kernels_are_listed_with_the_source_of_their_cost() -> None:
+    sources = ("measured", "predicted", "unpriced")
+    kernels = [
+        {"name": f"aten::op{i}", "source": sources[i % 3], "count": 1, "virtual_s": 1.0 / (i + 1)}
+        for i in range(12)
+    ]
+    text = plain({"world_size": 1, "nodes": 1, "cluster": "x", "status": "ok", "top_kernels": kernels})
+    listed = [line.split()[:2] for line in text.splitlines() if line.startswith("aten::")]
+    assert listed == [[f"aten::op{i}", sources[i % 3]] for i in range(10)]
+
+
 def test_quiet_leaves_warnings_out_and_rich_gives_the_same_figures(tmp_path: Path) -> None:
     write_run(tmp_path)
     summary = load(tmp_path).summary
