@@ -225,16 +225,21 @@ class Job:
         result: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
 
         def finish() -> None:
+            outcome: dict[str, Any] | BaseException
             try:
-                self._engine.run()
-                result.put(self._summary(statuses, interrupted))
+                try:
+                    self._engine.run()
+                    outcome = self._summary(statuses, interrupted)
+                finally:
+                    if self._recorder is not None:
+                        self._recorder.close()
+                self._engine.abort(JobError("shutdown", "the job was closed"))
+                self._send(flush=True)
             except BaseException as error:
-                result.put(error)
-            if self._recorder is not None:
-                self._recorder.close()
-            self._engine.abort(JobError("shutdown", "the job was closed"))
-            self._send(flush=True)
+                outcome = error
             self.closed.set()
+            # Last: whoever has the summary may read the record and end this process.
+            result.put(outcome)
 
         if self.closed.is_set():
             raise RuntimeError("the job is closed already")

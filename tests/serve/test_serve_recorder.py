@@ -13,6 +13,7 @@ import pytest
 
 from netsim.collectives import WIRE_FACTOR
 from phantom.serve import Server
+from phantom.serve.recorder import Recorder
 from phantom.timeline.collectives import read_all, read_collectives
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
@@ -74,6 +75,25 @@ def test_collectives_are_recorded_with_their_members(
         assert c.algorithm
         assert c.channels > 0
         assert 0 < c.bus_bandwidth_bytes_per_s < 450e9
+
+
+def test_the_summary_comes_after_the_record_and_with_its_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Recorder) -> None:
+        raise OSError("no space left for the record")
+
+    monkeypatch.setattr(Recorder, "close", full)
+    spool = {"folder": str(tmp_path / "spool"), "steps": [0, 1 << 62]}
+    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        stub = service.SimulatorStub(channel)
+        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        sessions = [_rank(stub, rank) for rank in range(2)]
+        for out, replies in sessions:
+            out.put(None)
+            assert list(replies)
+        with pytest.raises(grpc.RpcError, match="no space left for the record"):
+            stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
 
 
 def test_messages_name_the_sender_first_and_links_carry_their_bytes(tmp_path: Path) -> None:
