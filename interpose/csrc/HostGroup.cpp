@@ -18,7 +18,6 @@ int64_t bytesOf(const Tensors& tensors) {
 bool onDevice(const Tensors& tensors) { return !tensors.empty() && tensors.front().is_cuda(); }
 
 uint64_t announceWait(const NodePtr& node, const std::string& what) {
-  chargeHost(HostWork::kSync);
   Clock& clock = thisThreadClock();
   const uint64_t request = newRequest();
   const std::string where = pythonLocation();
@@ -76,6 +75,7 @@ void GlooWork::waitReally(std::chrono::milliseconds timeout) {
 bool GlooWork::wait(std::chrono::milliseconds timeout) {
   if (settled_) return true;
   throwIfAborted();
+  chargeHost(HostWork::kSync);   // whether the end is known by now depends on real time: both ways cost the same
   Tail end(node_);
   if (end.known()) {   // all members have come
     inner_->wait(timeout);
@@ -300,6 +300,7 @@ void HostGroup::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all
   chargeHost(HostWork::kCollective);
   NodePtr node = newNode();
   comm().post(barrierRecord(node));
+  chargeHost(HostWork::kSync);
   Clock& clock = thisThreadClock();
   const uint64_t request = announceWait(node, "gloo monitored_barrier");
   try {
@@ -349,6 +350,7 @@ uint64_t meetBegin(const std::string& name, const std::vector<int64_t>& global_r
   NodePtr node = newNode();
   Comm meeting("gloo", "connect " + name, global_ranks, "connecting group " + name);
   meeting.post(barrierRecord(node));
+  chargeHost(HostWork::kSync);
   return announceWait(node, "connecting Gloo group " + name);
 }
 

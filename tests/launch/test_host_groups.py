@@ -1,0 +1,48 @@
+"""Gloo groups take the same virtual time whenever their members come in real time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from simulation import simulate
+
+from interpose import build
+
+pytestmark = pytest.mark.skipif(
+    not build.is_current(), reason="extension not built: python -m interpose.build"
+)
+
+# An Event waits for real time. LATE posts when the other has waited for the end already; with 2 nobody is late, and
+# both have been told the end before they wait for it: the simulator's answers bring what has become final.
+JOB = """
+import os, threading, time, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+group = dist.new_group(backend="gloo")
+rank, late = dist.get_rank(), int(os.environ["LATE"])
+count, x = torch.ones(4), torch.ones(8, device="cuda")
+started = time.perf_counter()
+for _ in range(3):
+    if rank == late:
+        threading.Event().wait(0.4)
+    work = dist.all_reduce(count, group=group, async_op=True)
+    time.sleep(0.01)
+    for _ in range(3):
+        x.sum().item()
+        if late == 2:
+            threading.Event().wait(0.1)
+    work.wait()
+print("took", time.perf_counter() - started, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_who_comes_late_in_real_time_changes_no_virtual_time(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    printed = [
+        simulate(tmp_path / late, str(script), gpus=2, environment={"LATE": late}).logs
+        for late in ("0", "1", "2")
+    ]
+    assert "took" in printed[0][0]
+    assert printed[0] == printed[1] == printed[2]
