@@ -13,8 +13,8 @@ pytestmark = pytest.mark.skipif(
     not build.is_current(), reason="extension not built: python -m interpose.build"
 )
 
-# An Event waits for real time. LATE posts when the other has waited for the end already; with 2 nobody is late, and
-# both have been told the end before they wait for it: the simulator's answers bring what has become final.
+# An Event waits for real time. LATE posts when the other has waited for the end already; with 2 nobody is
+# late, and both have been told the end before they wait for it: answers bring what has become final.
 JOB = """
 import os, threading, time, torch, torch.distributed as dist
 dist.init_process_group("nccl")
