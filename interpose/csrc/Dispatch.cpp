@@ -63,7 +63,8 @@ bool wantsKernel(const c10::OperatorHandle& op) {
   const std::string& full = schema.name();
   const std::string base = full.substr(full.find("::") + 2);
   if (full.rfind("aten::", 0) != 0) return false;   // other libraries: their composites run, the fallback takes the rest
-  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return false;
+  // _fused_rms_norm has both a composite and, in a CUDA build, a kernel that would run.
+  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return op.hasKernelForDispatchKey(DispatchKey::CUDA);
   if (!takesOrMakesTensors(schema)) return false;
   if (cudaHasItsOwn(base)) return true;
   // A CUDA build brings real kernels, some of operators whose Meta kernel is Python and not there yet: none may run.
