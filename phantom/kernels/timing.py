@@ -21,6 +21,7 @@ _FLOOR_S = 50e-9
 CPU_WARM_BYTES = 256 << 10
 """Operands up to this size stay in a core's own cache between two uses."""
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNIT_BITS = {"K": 10, "M": 20, "G": 30}
 CPU_CACHE_UNKNOWN_BYTES = 32 << 20
 """Taken for the last-level cache where the system does not tell (containers, other systems than Linux)."""
 CPU_CACHE_LIMIT_BYTES = 128 << 20
@@ -84,9 +85,9 @@ def cpu_cache_bytes(caches: Path = CPU_CACHES) -> int:
     """
     sizes = []
     for path in caches.glob("index*/size"):
-        number, unit = path.read_text().strip()[:-1], path.read_text().strip()[-1]
-        if number.isdigit() and unit in "KMG":
-            sizes.append(int(number) << {"K": 10, "M": 20, "G": 30}[unit])
+        size = path.read_text().strip()
+        if size[:-1].isdigit() and size[-1] in _UNIT_BITS:
+            sizes.append(int(size[:-1]) << _UNIT_BITS[size[-1]])
     return min(max(sizes, default=CPU_CACHE_UNKNOWN_BYTES), CPU_CACHE_LIMIT_BYTES)
 
 

@@ -233,13 +233,16 @@ class Job:
                 finally:
                     if self._recorder is not None:
                         self._recorder.close()
-                self._engine.abort(JobError("shutdown", "the job was closed"))
-                self._send(flush=True)
             except BaseException as error:
                 outcome = error
-            self.closed.set()
-            # Last: whoever has the summary may read the record and end this process.
-            result.put(outcome)
+            try:
+                # Also after an error: ranks that still wait are told that there is nothing to wait for.
+                self._engine.abort(JobError("shutdown", "the job was closed"))
+                self._send(flush=True)
+            finally:
+                self.closed.set()
+                # Last: whoever has the summary may read the record and end this process.
+                result.put(outcome)
 
         if self.closed.is_set():
             raise RuntimeError("the job is closed already")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire.records import pack
 
+ENDED_WELL = messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}')
 KINDS = ("all_reduce", "all_gather", "all_reduce")
 
 
@@ -32,7 +34,9 @@ def _messages(rank: int) -> list[list[Any]]:
     return [[7, 90, "c", [0, 0, 10**10], 0, 10**10, both, None]]
 
 
-def _rank(stub: Any, rank: int, *, messaging: bool = False) -> tuple[queue.SimpleQueue[bytes | None], Any]:
+def _rank(
+    stub: Any, rank: int, *, messaging: bool = False, leaves: bool = True
+) -> tuple[queue.SimpleQueue[bytes | None], Any]:
     out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def batches() -> Iterator[messages.RankBatch]:
@@ -46,24 +50,42 @@ def _rank(stub: Any, rank: int, *, messaging: bool = False) -> tuple[queue.Simpl
         collective = [5, node, "c", step, kind, "float32", 1 << 20, -1, [0, 0, now], 0, now, None, None]
         records += [collective, [14, step, [node, 0, 0], 0, now + 1]]
     records += _messages(rank) if messaging else []
-    records += [[8, 1, 0, [90 if messaging else len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"], [17, {}]]
+    records += [[8, 1, 0, [90 if messaging else len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"]]
+    records += [[17, {}]] if leaves else []
     out.put(pack(*records))
     return out, stub.Session(batches())
+
+
+@contextmanager
+def _opened_job(
+    tmp_path: Path, *, steps: tuple[int, int] = (0, 1 << 62), messaging: bool = False, leaves: bool = True
+) -> Iterator[tuple[Any, list[tuple[queue.SimpleQueue[bytes | None], Any]]]]:
+    """The simulator of a recorded job of two ranks, and their sessions, which have sent everything."""
+    spool = {"folder": str(tmp_path / "spool"), "steps": list(steps)}
+    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
+        stub = service.SimulatorStub(channel)
+        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        yield stub, [_rank(stub, rank, messaging=messaging, leaves=leaves) for rank in range(2)]
+
+
+@contextmanager
+def _ended_job(
+    tmp_path: Path, *, steps: tuple[int, int] = (0, 1 << 62), messaging: bool = False
+) -> Iterator[Any]:
+    """The same with its sessions at their ends."""
+    with _opened_job(tmp_path, steps=steps, messaging=messaging) as (stub, sessions):
+        for out, replies in sessions:
+            out.put(None)
+            assert list(replies)
+        yield stub
 
 
 @pytest.mark.parametrize(("steps", "kept"), [((0, 1 << 62), [0, 1, 2]), ((0, 1), [0]), ((1, 2), [1])])
 def test_collectives_are_recorded_with_their_members(
     tmp_path: Path, steps: tuple[int, int], kept: list[int]
 ) -> None:
-    spool = {"folder": str(tmp_path / "spool"), "steps": list(steps)}
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
-        sessions = [_rank(stub, rank) for rank in range(2)]
-        for out, replies in sessions:
-            out.put(None)
-            assert list(replies)
-        stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+    with _ended_job(tmp_path, steps=steps) as stub:
+        stub.CloseJob(ENDED_WELL, timeout=20)
     groups, collectives = read_collectives(tmp_path / "spool" / "collectives.msgpack")
     assert groups["c"].ranks == (0, 1)
     assert [c.seq for c in collectives] == kept
@@ -84,28 +106,30 @@ def test_the_summary_comes_after_the_record_and_with_its_errors(
         raise OSError("no space left for the record")
 
     monkeypatch.setattr(Recorder, "close", full)
-    spool = {"folder": str(tmp_path / "spool"), "steps": [0, 1 << 62]}
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
-        sessions = [_rank(stub, rank) for rank in range(2)]
-        for out, replies in sessions:
-            out.put(None)
-            assert list(replies)
+    with _ended_job(tmp_path) as stub, pytest.raises(grpc.RpcError, match="no space left for the record"):
+        stub.CloseJob(ENDED_WELL, timeout=20)
+
+
+def test_ranks_hear_of_the_end_though_the_record_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Recorder) -> None:
+        raise OSError("no space left for the record")
+
+    monkeypatch.setattr(Recorder, "close", full)
+    with _opened_job(tmp_path, leaves=False) as (stub, sessions):
+        heard = [next(replies).records for _, replies in sessions]
         with pytest.raises(grpc.RpcError, match="no space left for the record"):
-            stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+            stub.CloseJob(messages.JsonMessage(json='{"statuses": {}, "interrupted": true}'), timeout=20)
+        for number, (out, replies) in enumerate(sessions):
+            heard[number] += b"".join(reply.records for reply in replies)
+            out.put(None)
+    assert all(b"the job was closed" in records for records in heard)
 
 
 def test_messages_name_the_sender_first_and_links_carry_their_bytes(tmp_path: Path) -> None:
-    spool = {"folder": str(tmp_path / "spool"), "steps": [0, 1 << 62]}
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
-        sessions = [_rank(stub, rank, messaging=True) for rank in range(2)]
-        for out, replies in sessions:
-            out.put(None)
-            assert list(replies)
-        stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+    with _ended_job(tmp_path, messaging=True) as stub:
+        stub.CloseJob(ENDED_WELL, timeout=20)
     _, collectives, record = read_all(tmp_path / "spool" / "collectives.msgpack")
     sent = [c.members for c in collectives if c.kind == "send_recv"]
     assert sorted(sent) == [((0, 90), (1, 90)), ((1, 90), (0, 90))]
@@ -131,7 +155,7 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
         for out, replies in sessions:
             out.put(None)
             assert list(replies)
-        stub.CloseJob(messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}'), timeout=20)
+        stub.CloseJob(ENDED_WELL, timeout=20)
         assert len(list(tmp_path.glob("phantom-recording-*"))) == 1
         if fetched:
             asked = messages.JsonMessage(json=json.dumps({"recording": reply["recording"]}))
