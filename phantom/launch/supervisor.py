@@ -68,6 +68,7 @@ class Outcome:
     statuses: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None
     interrupted: int | None = None
+    stuck: str | None = None  # what was awaited when the user interrupted a job in which nothing moved
     aborted: dict[str, Any] | None = None
     simulator_gone: str | None = None
     lost: str | None = None  # a simulated node that went away
@@ -196,6 +197,7 @@ class Supervisor:
             self._agent.signal(signal.SIGKILL)  # asked twice
             return
         self._outcome.interrupted = number
+        self._outcome.stuck = self._progress.stuck()
         self._signalled = True
         self._agent.signal(signal.SIGTERM)
         self._next_signal = signal.SIGKILL

@@ -52,9 +52,9 @@ def judge(
     if outcome.was_interrupted:
         assert outcome.interrupted is not None
         result["status"] = "interrupted"
-        messages.append(
-            f"interrupted by {signal.Signals(outcome.interrupted).name}; the summary holds the steps so far"
-        )
+        stuck = f" ({outcome.stuck})" if outcome.stuck else ""
+        name = signal.Signals(outcome.interrupted).name
+        messages.append(f"interrupted by {name}{stuck}; the summary holds the steps so far")
         return Verdict(status=128 + outcome.interrupted, summary=result, messages=tuple(messages))
     if trouble is not None:
         result["status"] = "failed"

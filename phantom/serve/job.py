@@ -344,6 +344,7 @@ class Job:
             "steps": min((counts[rank] for rank in attached), default=0),
             "awaited": engine.awaited(),
             "attached": len(attached),
+            "ranks": self.request.world_size,
         }
 
     def failure(self) -> JobError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -378,3 +379,27 @@ def test_one_server_takes_one_run_after_another(real: Phantom) -> None:
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+STUCK = """
+import subprocess, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+if dist.get_rank() == 1:
+    subprocess.run(["sleep", "600"])
+dist.all_reduce(torch.ones(4, device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+def test_a_hanging_rank_is_named_after_5_s_and_when_interrupted(real: Phantom) -> None:
+    process = real.start("run", "-G", "2", "--out", "out", real.script("train.py", STUCK))
+    assert process.stderr is not None
+    said = ""
+    while "waiting for rank 1, whose clock is at" not in said:
+        said = process.stderr.readline()
+        assert said, "ended without a word of what was awaited"
+    assert "nothing moved for" in said
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert re.search(r"interrupted by SIGINT \(nothing moved for \d+ s, waiting for rank 1, whose clock", err)

@@ -92,7 +92,7 @@ def test_progress_says_what_is_awaited_only_when_nothing_moves() -> None:
     state = {"virtual_s": 0.5, "steps": 3, "attached": 8, "awaited": "rank 3 in all_reduce"}
     now[0] = 102.0
     progress.update(state)
-    assert "virtual 0.5 s · real 2 s · 0.25x real time · steps 3" in progress.line()
+    assert "virtual 500 ms · real 2 s · 0.25x real time · steps 3" in progress.line()
     assert "rank 3" not in progress.line()
     now[0] = 108.0
     progress.update(state)
@@ -104,10 +104,41 @@ def test_progress_says_what_is_awaited_only_when_nothing_moves() -> None:
     assert terminal.getvalue() == before
 
 
-def test_progress_is_silent_off_a_terminal() -> None:
+def test_progress_off_a_terminal_is_a_plain_line_each_time_the_wait_has_doubled() -> None:
+    now = [0.0]
     out = io.StringIO()
-    progress = Progress(stream=out)
-    progress.phase("x")
+    progress = Progress(stream=out, now=lambda: now[0])
+    progress.phase("importing torch")
+    state = {
+        "virtual_s": 0.0,
+        "steps": 0,
+        "attached": 1,
+        "ranks": 4,
+        "awaited": "rank 2, which has not attached yet",
+    }
+
+    def wait(seconds: int) -> list[str]:
+        """The lines of so many seconds in which nothing moves."""
+        before = len(out.getvalue())
+        for _ in range(seconds):
+            now[0] += 1.0
+            progress.show()
+        return out.getvalue()[before:].splitlines()
+
+    assert wait(4) == []
+    progress.update(state)
+    assert wait(4) == []
+    waiting = "nothing moved for {} s, waiting for rank 2, which has not attached yet"
+    assert [line.split(" · ", 4)[-1] for line in wait(26)] == [waiting.format(s) for s in (5, 10, 20)]
+    assert "ranks started 1 of 4" in out.getvalue()
+    progress.update(state | {"virtual_s": 1e-3, "attached": 4})
+    assert wait(4) == []
+    assert progress.stuck() is None
+    (line,) = wait(5)
+    assert line.startswith("phantom: virtual 1 ms · real 39 s · steps 0 · nothing moved for 5 s")
+    assert "\x1b" not in out.getvalue()
+    quiet = io.StringIO()
+    progress = Progress(enabled=False, stream=quiet, now=lambda: now[0])
+    now[0] += 60.0
     progress.show()
-    progress.clear()
-    assert out.getvalue() == ""
+    assert quiet.getvalue() == ""
