@@ -6,6 +6,7 @@ Perfetto counts whole nanoseconds, so a slice's length is right within 1 ns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -100,12 +101,14 @@ class PerfettoWriter:
         parts += [pb.integer(3, self._intern(1, category)) for category in categories]
         return b"".join(parts)
 
-    def begin(self, time_ps: int, template: bytes, arguments: Arguments | None = None, flow: int = 0) -> None:
-        """Opens a slice. Slices with the same non-zero `flow` are tied by arrows in order of time."""
+    def begin(
+        self, time_ps: int, template: bytes, arguments: Arguments | None = None, flows: Iterable[int] = ()
+    ) -> None:
+        """Opens a slice. Slices with a flow in common are tied by arrows in order of time."""
         parts = template
         for name, value in (arguments or {}).items():
             parts += pb.message(4, pb.integer(1, self._intern(3, name)), _value(value))
-        if flow:
+        for flow in flows:
             parts += pb.fixed64(47, flow)
         self._timed(time_ps, _SEQUENCE + pb.message(11, parts))
         self.events += 1

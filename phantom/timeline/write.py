@@ -200,7 +200,8 @@ class _RankWriter:
             "channels": last.channels,
             "bus_bandwidth_gb_per_s": last.bus_bandwidth_bytes_per_s / 1e9,
         }
-        w.begin(start_ps, template, arguments, self._recording.number_of[id(last)])
+        numbers = self._recording.number_of
+        w.begin(start_ps, template, arguments, [numbers[id(c)] for c in operations])
         started_ps = min(max(min(c.start_ps for c in operations), start_ps), end_ps)
         if started_ps > start_ps:
             w.begin(start_ps, w.template(track, "waiting for the other members", ("wait",)))

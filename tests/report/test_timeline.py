@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,20 @@ def test_sums_of_16_ranks_and_3_steps_equal_the_summary(tmp_path: Path) -> None:
             if process == f"rank {rank['rank']} (node 0)" and thread == "GPU 0 stream 0"
         ]
         assert abs(sum(kernels) * 1000 - sum(value[1] for value in values)) <= 1000 * len(kernels)
+
+
+def test_every_message_of_a_batch_has_its_arrow(tmp_path: Path) -> None:
+    """A batch of messages is one span of its stream, with a peer for each."""
+    write_run(tmp_path, ranks=2, steps=1)
+    recording = load(tmp_path)
+    recording.collectives.extend([replace(one, comm="other") for one in recording.collectives])
+    slices = Slices(parse(write_timeline(recording, tmp_path / "t.pftrace").path))
+    ends: dict[int, set[str]] = defaultdict(set)
+    for process, _, _, _, _, _, event in slices.all:
+        for flow in event.flow_ids:
+            ends[flow].add(process)
+    assert set(ends) == set(range(1, len(recording.collectives) + 1))
+    assert all(len(processes) == 2 for processes in ends.values())
 
 
 def test_members_of_a_collective_share_a_flow_and_show_their_wait(tmp_path: Path) -> None:
