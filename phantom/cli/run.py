@@ -67,7 +67,8 @@ from phantom.terminal import table
               help="Let the network run ahead and roll back; results are the same.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Only the result and errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Output of all ranks, not only rank 0.")
-@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print summary.json instead of the table; all else goes to standard error.")  # fmt: skip
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND ...")
 def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: bool, **given: Any) -> int:
     """Simulates COMMAND: script.py args, python ..., -m module, torchrun, accelerate, a shell script,
@@ -76,7 +77,8 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
 
     _check_server(given["server"])
     options = RunOptions(
-        command=command, values=values == "on", network_lookahead=network_lookahead == "on", **given
+        command=command, values=values == "on", network_lookahead=network_lookahead == "on",
+        ranks_to_stderr=as_json, **given,
     )  # fmt: skip
     job = Run(options)
     verdict = job.execute()
@@ -89,8 +91,7 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
         table.show(verdict.summary, out=job.out, quiet=options.quiet)
     if verdict.summary.get("status") == "oom" or options.memory_report:
         click.echo(_memory(job.out, verdict.summary), err=as_json)
-    if not as_json:
-        click.echo(f"phantom: results in {job.out}", err=True)
+    click.echo(f"phantom: results in {job.out}", err=True)
     return verdict.status
 
 

@@ -37,6 +37,8 @@ class RunOptions:
     network_lookahead: bool = True
     quiet: bool = False
     verbose: bool = False
+    ranks_to_stderr: bool = False
+    """Standard output is for the summary alone."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def engine_options(self) -> dict[str, Any]:

@@ -237,7 +237,7 @@ class Run:
             self._events.put(event)
 
     def _follower(self, processes: list[PlannedProcess]) -> Follower:
-        follower = Follower()
+        follower = Follower(sys.stderr.buffer if self._options.ranks_to_stderr else None)
         several = self._options.verbose and len(processes) > 1
         for process in processes:
             if self._options.verbose or process.rank in (0, None):

@@ -60,6 +60,15 @@ def test_ranks_run_the_script_as_python_would(phantom: Phantom, simulator: FakeS
     assert summary["command"] == ["train.py", "--lr", "1"]
 
 
+@pytest.mark.parametrize("more", [[], ["-v"], ["-q"]])
+def test_with_json_standard_output_is_the_summary_alone(phantom: Phantom, more: list[str]) -> None:
+    done = phantom.run("run", "-G", "2", "--json", *more, "--out", "out", phantom.script("train.py", HELLO))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((phantom.folder / "out" / "summary.json").read_text())
+    assert done.stderr.count("total 2") == {"-v": 2, "-q": 0, "": 1}["".join(more)]
+    assert "results in" in done.stderr
+
+
 def test_a_given_number_of_steps_ends_the_job(phantom: Phantom, simulator: FakeSimulator) -> None:
     script = phantom.script("train.py", HELLO)
     done = phantom.run("run", "-G", "2", "--steps", "2", "--out", "out", script)
