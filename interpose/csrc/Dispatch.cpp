@@ -2,6 +2,7 @@
 #include "Dispatch.h"
 
 #include "Bindings.h"
+#include "Config.h"
 #include "DispatchCall.h"
 #include "QuietWarnings.h"
 
@@ -47,6 +48,13 @@ bool cudaHasItsOwn(const std::string& base) {
   return base.rfind("_foreach_", 0) == 0 || names.count(base) != 0;
 }
 
+// Operators whose composite kernel is for backends without one of their own: a CUDA build has a kernel and the autograd
+// formula that goes with it (all those of a CUDA wheel of 2.14 are named; another one is taken over by its CUDA key).
+bool cudaReplacesComposite(const std::string& base) {
+  if (base == "_fused_rms_norm") return !config().blocking_launches;   // the CPU has no kernel of it either
+  return base == "silu_backward" || base == "mish_backward";
+}
+
 bool takesOrMakesTensors(const c10::FunctionSchema& schema) {
   auto mentions = [](const c10::Argument& a) { return a.type()->str().find("Tensor") != std::string::npos; };
   for (const auto& a : schema.arguments()) {
@@ -63,8 +71,9 @@ bool wantsKernel(const c10::OperatorHandle& op) {
   const std::string& full = schema.name();
   const std::string base = full.substr(full.find("::") + 2);
   if (full.rfind("aten::", 0) != 0) return false;   // other libraries: their composites run, the fallback takes the rest
-  // _fused_rms_norm has both a composite and, in a CUDA build, a kernel that would run.
-  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return op.hasKernelForDispatchKey(DispatchKey::CUDA);
+  if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
+    return op.hasKernelForDispatchKey(DispatchKey::CUDA) || cudaReplacesComposite(base);
+  }
   if (!takesOrMakesTensors(schema)) return false;
   if (cudaHasItsOwn(base)) return true;
   // A CUDA build brings real kernels, some of operators whose Meta kernel is Python and not there yet: none may run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import ModuleType
 
 import msgpack
@@ -256,3 +257,35 @@ def test_channels_last_stays_channels_last_through_a_convolution(extension: Modu
     out.sum().backward()
     assert x.grad is not None
     assert x.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("call", "kernels"),
+    [
+        (
+            lambda x: torch.nn.functional.rms_norm(x, [6], torch.ones(6, device="cuda", requires_grad=True)),
+            {"aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"},
+        ),
+        (torch.nn.functional.silu, {"aten::silu", "aten::silu_backward"}),
+        (torch.nn.functional.mish, {"aten::mish", "aten::mish_backward"}),
+    ],
+)
+def test_composite_with_a_cuda_kernel_is_one_kernel(
+    extension: ModuleType, call: Callable[[torch.Tensor], torch.Tensor], kernels: set[str]
+) -> None:
+    # In a CPU build these have only a composite kernel for the GPU; on a GPU each is one kernel.
+    asked: list[str] = []
+
+    def price(request: bytes) -> bytes:
+        names = [kernel["op"] for kernel in msgpack.unpackb(request)]
+        asked.extend(names)
+        return msgpack.packb([[1_000_000, "predicted", "x", 1, 0]] * len(names))
+
+    extension.set_cost_callback(price)
+    # Sizes that no other test has: a known kernel is not asked for again.
+    x = torch.empty(3, 5, 6, device="cuda", requires_grad=True)
+    out = call(x)
+    assert out.shape == x.shape
+    out.backward(torch.empty_like(out))
+    assert x.grad is not None
+    assert set(asked) - {"aten::fill_.Scalar"} == kernels
