@@ -38,7 +38,7 @@ def page(results: Sequence[Result], *, rounds: int, took_s: float) -> str:
         "",
         f"Made by `make accuracy` (`python -m tests.accuracy.cpu`) in {took_s:.0f} s: {len(results)} jobs of "
         f"`tests/accuracy/jobs`, {rounds} rounds on {cpu_name()}, torch {torch.__version__}, one thread per rank, "
-        "Gloo. In every round Gloo is measured, then each job is run for real and simulated in turn, its kernels "
+        "Gloo, and glibc told to keep freed memory in both runs (`KEEP_FREED_MEMORY` in `tests/accuracy/cpu.py`). In every round Gloo is measured, then each job is run for real and simulated in turn, its kernels "
         "measured anew; the last round has one more real run, which is traced for the budgets. A run counts with "
         "the median of its steps after the third, a job with the median of its runs. Spread: distance between the "
         "quartiles of the real runs, over their median. A job passes with an error of at most 15 %, or twice its "
