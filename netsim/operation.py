@@ -24,11 +24,11 @@ class Operation:
 
     `ranks` are global ranks in group order. `size_bytes` is NCCL's message size: the buffer for all_reduce,
     broadcast and reduce; the full (larger) buffer for all_gather and reduce_scatter; one rank's send buffer
-    for all_to_all; the piece of one rank times the number of ranks for gather and scatter; the message for
-    p2p and transfer. `root` is a group rank. `send_counts[i][j]` are the bytes that group rank i sends to
-    group rank j (all_to_all only; None means balanced). `source` and `destination` are global ranks (p2p).
-    `direction` is "h2d" or "d2h" (transfer, of the one rank in `ranks`). `backend` is "nccl" or "gloo" (a
-    collective among the hosts' memories).
+    for all_to_all (even_size_bytes() of an uneven one); the piece of one rank times the number of ranks for
+    gather and scatter; the message for p2p and transfer. `root` is a group rank. `send_counts[i][j]` are
+    the bytes that group rank i sends to group rank j (all_to_all only; None means balanced). `source` and
+    `destination` are global ranks (p2p). `direction` is "h2d" or "d2h" (transfer, of the one rank in
+    `ranks`). `backend` is "nccl" or "gloo" (a collective among the hosts' memories).
     """
 
     kind: str
@@ -69,3 +69,17 @@ def bus_factor(kind: str, ranks: int) -> float:
     if kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
         return (ranks - 1) / ranks
     return 1.0
+
+
+def even_size_bytes(send_counts: tuple[tuple[int, ...], ...]) -> int:
+    """Size of the even all_to_all in which a rank exchanges as much with the others as the busiest does here.
+
+    The busiest rank's bytes to the others, or from them, times n/(n-1): bus bandwidth of that size
+    (nccl-tests: size / time x (n-1)/n) is then what really crosses the busiest rank's links.
+    """
+    n = len(send_counts)
+    if n < 2:
+        return sum(map(sum, send_counts))
+    sent = max(sum(row) - row[i] for i, row in enumerate(send_counts))
+    received = max(sum(column) - column[i] for i, column in enumerate(zip(*send_counts)))
+    return max(sent, received) * n // (n - 1)

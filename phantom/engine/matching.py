@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netsim.operation import Operation
+from netsim.operation import Operation, even_size_bytes
 from phantom.engine import values
 from phantom.engine.delivery import Delivery
 from phantom.engine.errors import JobError, protocol_error
@@ -123,10 +123,11 @@ class Matcher:
         counts = None
         if first.kind == "all_to_all" and any(post.in_splits or post.out_splits for post in posts):
             counts = _send_counts(comm, operation, posts)
+        size_bytes = first.size_bytes if counts is None else even_size_bytes(counts)
         operation.operation = Operation(
             kind=first.kind,
             ranks=comm.ranks,
-            size_bytes=0 if first.kind == "barrier" else first.size_bytes,
+            size_bytes=0 if first.kind == "barrier" else size_bytes,
             dtype=first.dtype,
             root=first.root,
             send_counts=counts,

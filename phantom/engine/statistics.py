@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+from netsim.operation import Operation
 from phantom.engine.operations import PendingOperation
 
 _MOST_SIZES = 2048
+_MOST_UNEVEN = 256
 
 
 @dataclass
 class CollectiveTotal:
-    """All collectives of one kind, group size and message size. Times in picoseconds."""
+    """All collectives of one kind, group size, placement and message size. Times in picoseconds.
+
+    `bytes_sum` is the sum of the real sizes, where `size_bytes` stands for several. `uneven`: how often each
+    uneven all_to_all was there, for what the links allow; None where there were too many.
+    """
 
     kind: str
     ranks: int
     size_bytes: int
     backend: str
-    example: Any
+    example: Operation
     count: int = 0
     total_ps: int = 0
+    bytes_sum: int = 0
+    uneven: Counter[Operation] | None = field(default_factory=Counter)
+
+    def add(self, carried: Operation, duration_ps: int) -> None:
+        """One more, that took so long."""
+        self.count += 1
+        self.total_ps += duration_ps
+        self.bytes_sum += carried.size_bytes
+        if carried.send_counts is not None and self.uneven is not None:
+            self.uneven[carried] += 1
+            if len(self.uneven) > _MOST_UNEVEN:
+                self.uneven = None
 
 
 @dataclass
@@ -51,6 +69,8 @@ class Statistics:
         self.collectives: dict[tuple[Any, ...], CollectiveTotal] = {}
         self.warnings: Counter[str] = Counter()
         self.last_ps = 0
+        # Tells apart groups of one size that lie on other links. Set by whoever knows the cluster.
+        self.placement: Callable[[Operation], Hashable] = lambda operation: None
         # Called with every operation whose end is final, and that end.
         self.observer: Callable[[PendingOperation, int], None] | None = None
 
@@ -60,8 +80,16 @@ class Statistics:
         assert carried is not None
         if end_ps > self.last_ps:
             self.last_ps = end_ps
+        self.add(operation.kind, carried, end_ps - operation.start_ps)
+        if self.observer is not None:
+            self.observer(operation, end_ps)
+
+    def add(self, kind: str, carried: Operation, duration_ps: int) -> None:
+        """Counts an operation that took so long among its like."""
         size_bytes = carried.size_bytes
-        key = (operation.kind, len(carried.ranks), size_bytes, carried.backend, carried.direction)
+        uneven = carried.send_counts is not None
+        place = (carried.backend, carried.direction, uneven, self.placement(carried))
+        key = (kind, len(carried.ranks), size_bytes, *place)
         total = self.collectives.get(key)
         if total is None and len(self.collectives) >= _MOST_SIZES:
             # Sizes that change all the time are put together by powers of two.
@@ -69,14 +97,11 @@ class Statistics:
             key = (*key[:2], size_bytes, *key[3:])
             total = self.collectives.get(key)
         if total is None:
-            total = CollectiveTotal(operation.kind, len(carried.ranks), size_bytes, carried.backend, carried)
+            total = CollectiveTotal(kind, len(carried.ranks), size_bytes, carried.backend, carried)
             self.collectives[key] = total
         elif carried.ranks < total.example.ranks:
             total.example = carried  # the same example whatever came first
-        total.count += 1
-        total.total_ps += end_ps - operation.start_ps
-        if self.observer is not None:
-            self.observer(operation, end_ps)
+        total.add(carried, duration_ps)
 
     def step(self, rank: int, index: int, end_ps: int) -> None:
         """A rank's device tail at the end of step `index`; the step ends with the last rank."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phantom.kernels.dtypes import item_bytes
+from phantom.timeline.collectives import Collective
 from phantom.timeline.recording import Recording
 
 _NCCL = {
@@ -72,7 +73,7 @@ def _trace(recording: Recording, rank: int, indices: list[int]) -> dict[str, Any
                 form = f"{c.algorithm or 'ring'}_{c.protocol or 'simple'}".upper()
                 name = f"ncclDevKernel_{_NCCL[c.kind]}_{form}(ncclDevKernelArgsStorage<4096ul>)"
                 arguments["Collective name"] = c.kind
-                arguments["In msg nelems"] = c.size_bytes // item_bytes(c.dtype)
+                arguments["In msg nelems"] = _sent_bytes(c, rank) // item_bytes(c.dtype)
                 arguments["dtype"] = c.dtype
                 arguments["Group size"] = len(c.members)
                 arguments["Process Group Name"] = c.comm
@@ -86,6 +87,11 @@ def _trace(recording: Recording, rank: int, indices: list[int]) -> dict[str, Any
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": summary.get("world_size", 1)},
         "traceEvents": events,
     }
+
+
+def _sent_bytes(c: Collective, rank: int) -> int:
+    """NCCL's message size, in an uneven all_to_all the rank's own send buffer."""
+    return c.size_bytes if c.send_counts is None else sum(c.send_counts[c.ranks.index(rank)])
 
 
 def _event(

@@ -17,6 +17,14 @@ def text(value: object) -> Cell:
     return escape(str(value))
 
 
+def code(value: object) -> Cell:
+    """Text in a fixed-width font; lines break between its words, not at hyphens ("--ep", "gpu0->nic0")."""
+    words = text(value).split(" ")
+    if len(words) > 1:
+        words = [f'<span class="word">{word}</span>' for word in words]
+    return f"<code>{' '.join(words)}</code>".replace("-&gt;", '<span class="word">-&gt;</span>')
+
+
 def table(
     columns: Sequence[tuple[str, str]],
     rows: Iterable[Sequence[Any]],

@@ -86,14 +86,14 @@ def _warnings(summary: Mapping[str, Any]) -> str:
     parts = [f"<ul>{''.join(warnings)}</ul>" if warnings else "<p>None.</p>"]
     reads = summary.get("unknown_value_reads") or []
     if reads:
-        rows = [[f"<code>{m.text(r['where'])}</code>", (count(r["count"]), r["count"])] for r in reads]
+        rows = [[m.code(r["where"]), (count(r["count"]), r["count"])] for r in reads]
         columns = [("read of a value that was never computed", "text"), ("times", "number")]
         parts.append(m.table(columns, rows, caption="Reads of unknown values"))
     return m.section("warnings", "Warnings", *parts)
 
 
 def _configuration(summary: Mapping[str, Any]) -> str:
-    rows = [["command", f"<code>{m.text(' '.join(map(str, summary.get('command') or [])))}</code>"]]
+    rows = [["command", m.code(" ".join(map(str, summary.get("command") or [])))]]
     for key in ("cluster", "nodes", "gpus_per_node", "world_size", "status", "wall_s", "schema"):
         if summary.get(key) is not None:
             rows.append([m.text(key), m.text(summary[key])])
@@ -153,7 +153,7 @@ def render(recording: Recording) -> str:
 <div class="title"><h1>Phantom run</h1><span class="status {m.text(status)}">{m.text(status)}</span>
 <button type="button" id="theme" aria-label="Switch between light and dark">◐</button></div>
 <p class="job">{m.text(job)}</p>
-<p class="command"><code>{m.text(command)}</code></p>
+<p class="command">{m.code(command)}</p>
 <nav aria-label="Sections">{links}</nav>
 </header>
 <main id="main" tabindex="-1">

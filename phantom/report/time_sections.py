@@ -133,7 +133,7 @@ def path(recording: Recording) -> str:
     lines = [
         [
             m.text(s.kind),
-            f"<code>{m.text(s.name)}</code>",
+            m.code(s.name),
             (count(s.count), s.count),
             (seconds(s.total_ps * 1e-12), s.total_ps),
             (m.meter(s.total_ps / whole, kind=_COLOUR[s.kind]), s.total_ps),

@@ -23,7 +23,7 @@ def kernels(summary: Mapping[str, Any]) -> str:
     total = sum(float(c["virtual_s"]) for c in classes) or sum(float(k["virtual_s"]) for k in listed) or 1.0
     lines = [
         [
-            f"<code>{m.text(k['name'])}</code>",
+            m.code(k["name"]),
             m.text(k.get("class", "")),
             f'<span class="tag {m.text(k["source"])}">{m.text(k["source"])}</span>',
             (count(k["count"]), k["count"]),
@@ -57,10 +57,7 @@ def kernels(summary: Mapping[str, Any]) -> str:
         parts.append(m.table(class_columns, by_class, caption="Kernels by class"))
     parts.append(m.table(columns, lines, caption="Kernels with most time"))
     if summary.get("unpriced_ops"):
-        rows = [
-            [f"<code>{m.text(o['op'])}</code>", (count(o["count"]), o["count"])]
-            for o in summary["unpriced_ops"]
-        ]
+        rows = [[m.code(o["op"]), (count(o["count"]), o["count"])] for o in summary["unpriced_ops"]]
         unpriced = m.table(
             [("operator without a cost", "text"), ("calls", "number")], rows, caption="Unpriced"
         )
@@ -77,10 +74,11 @@ def collectives(summary: Mapping[str, Any]) -> str:
         each_s = c["virtual_s"] / c["count"] if c["count"] else 0.0
         choice = "/".join(str(c[key]) for key in ("algorithm", "protocol") if c.get(key))
         channels = f" <small>{c['channels']} ch</small>" if c.get("channels") else ""
+        nodes = f" <small>{c['nodes']} nodes</small>" if c.get("nodes", 1) > 1 else ""
         rows.append(
             [
                 m.text(c["kind"]),
-                (m.text(c["ranks"]), c["ranks"]),
+                (m.text(c["ranks"]) + nodes, c["ranks"]),
                 (size(c["bytes"]), c["bytes"]),
                 (count(c["count"]), c["count"]),
                 (seconds(each_s), each_s),
@@ -115,7 +113,7 @@ def links(recording: Recording) -> str:
         return m.section("links", "Links", "<p>No link carried anything in the recorded steps.</p>")
     kinds = [
         [
-            f"<code>{m.text(k['kind'])}</code>",
+            m.code(k["kind"]),
             (count(k["links"]), k["links"]),
             (rate(k["capacity_bytes_per_s"]), k["capacity_bytes_per_s"]),
             (size(k["bytes"]), k["bytes"]),
@@ -129,7 +127,7 @@ def links(recording: Recording) -> str:
     columns += [("mean use", "number"), ("busiest", "number"), ("peak", "number")]
     busiest = [
         [
-            f"<code>{m.text(link.name)}</code>",
+            m.code(link.name),
             (rate(link.capacity_bytes_per_s), link.capacity_bytes_per_s),
             (size(link.bytes), link.bytes),
             (m.meter(link.utilisation, kind="exposed"), link.utilisation),
@@ -147,7 +145,7 @@ def links(recording: Recording) -> str:
         m.table(columns, kinds, caption="Links by kind"),
         f"<details><summary>The {len(busiest)} busiest links</summary>{listed}</details>",
         intro="Bytes over what the link can reach, in the counted recorded steps; a link is one direction. "
-        f"Peak: the highest mean over {bin_text}. --timeline shows each link over time.",
+        f"Peak: the highest mean over {bin_text}. The timeline shows each link over time.",
     )
 
 

@@ -3,11 +3,81 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from netsim.operation import Operation
+from netsim.operation import Operation, bus_factor
 from netsim.spec import ClusterSpec
 
 IN_SWITCH_ALGORITHMS = ("nvls", "nvls_tree", "collnet_direct", "collnet_chain")
+
+
+class Placement:
+    """What of an operation's ranks decides which links it crosses: nodes, ranks per node, NVLink domains."""
+
+    def __init__(self, cluster: ClusterSpec, gpus_per_node: int) -> None:
+        self._domain_nodes = max(cluster.node.nvlink.domain_nodes, 1)
+        self._gpus_per_node = max(gpus_per_node, 1)
+        self._known: dict[tuple[int, ...], tuple[int, int, int]] = {}
+
+    def __call__(self, operation: Operation) -> tuple[int, int, int]:
+        """(nodes, ranks on one node at most, domains)."""
+        ranks = _ends(operation)
+        found = self._known.get(ranks)
+        if found is None:
+            per_node = Counter(rank // self._gpus_per_node for rank in ranks)
+            domains = {node // self._domain_nodes for node in per_node}
+            found = (len(per_node), max(per_node.values(), default=0), len(domains))
+            self._known[ranks] = found
+        return found
+
+
+def _ends(operation: Operation) -> tuple[int, ...]:
+    return (operation.source, operation.destination) if operation.kind == "p2p" else operation.ranks
+
+
+def _inside_bytes_per_s(cluster: ClusterSpec) -> float:
+    """What a GPU can send to others of its node: NVLink, else PCIe."""
+    node = cluster.node
+    inside = node.nvlink.links * node.nvlink.link_bandwidth_bytes_per_s
+    return node.pcie.bandwidth_bytes_per_s if node.nvlink.kind == "none" or not inside else inside
+
+
+def uneven_limit_bytes_per_s(
+    cluster: ClusterSpec, uneven: Mapping[Operation, int], *, gpus_per_node: int
+) -> float | None:
+    """The same for uneven all_to_alls, each with how often it was there, of the mean of their times.
+
+    A rank takes at least what it exchanges inside its NVLink domain over its bandwidth, a node what it
+    exchanges with other domains over that of its NICs. None where nothing crosses a link, or the cluster does
+    not say.
+    """
+    if cluster.gpu.is_cpu or any(operation.backend != "nccl" for operation in uneven):
+        return None
+    exchanged = shortest_s = 0.0
+    for operation, count in uneven.items():
+        exchanged += count * operation.size_bytes * bus_factor(operation.kind, len(operation.ranks))
+        shortest_s += count * _shortest_s(cluster, operation, gpus_per_node)
+    return exchanged / shortest_s if shortest_s > 0 else None
+
+
+def _shortest_s(cluster: ClusterSpec, operation: Operation, gpus_per_node: int) -> float:
+    node = cluster.node
+    between = node.nics * node.nic_bandwidth_bytes_per_s
+    nodes = [rank // max(gpus_per_node, 1) for rank in operation.ranks]
+    near: Counter[tuple[str, int]] = Counter()
+    far: Counter[tuple[str, int]] = Counter()
+    for i, row in enumerate(operation.send_counts or ()):
+        for j, size_bytes in enumerate(row):
+            if i == j or not size_bytes:
+                continue
+            if nodes[i] // max(node.nvlink.domain_nodes, 1) == nodes[j] // max(node.nvlink.domain_nodes, 1):
+                near["sent", i] += size_bytes
+                near["received", j] += size_bytes
+            else:
+                far["sent", nodes[i]] += size_bytes
+                far["received", nodes[j]] += size_bytes
+    inside_s = max(near.values(), default=0) / _inside_bytes_per_s(cluster)
+    return max(inside_s, max(far.values()) / between if far else 0.0)
 
 
 def bus_limit_bytes_per_s(
@@ -29,9 +99,7 @@ def bus_limit_bytes_per_s(
         return cluster.node.pcie.bandwidth_bytes_per_s
     if cluster.gpu.is_cpu:
         return None  # Gloo between processes
-    ranks = operation.ranks
-    if operation.kind == "p2p":
-        ranks = (operation.source, operation.destination)
+    ranks = _ends(operation)
     n = len(set(ranks))
     if n < 2 or operation.kind == "barrier" or operation.backend != "nccl":
         return None
@@ -39,9 +107,7 @@ def bus_limit_bytes_per_s(
     per_node = Counter(rank // max(gpus_per_node, 1) for rank in ranks)
     limits = []
     if max(per_node.values()) > 1:
-        inside = node.nvlink.links * node.nvlink.link_bandwidth_bytes_per_s
-        if node.nvlink.kind == "none" or not inside:
-            inside = node.pcie.bandwidth_bytes_per_s
+        inside = _inside_bytes_per_s(cluster)
         if operation.kind == "all_reduce" and algorithm in IN_SWITCH_ALGORITHMS:
             inside *= 2 * (n - 1) / n
         limits.append(inside)

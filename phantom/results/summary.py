@@ -12,7 +12,7 @@ from netsim.errors import NetsimError
 from netsim.network import Network
 from phantom.engine import Engine
 from phantom.engine.statistics import CollectiveTotal, RankReport, Statistics
-from phantom.results.limits import bus_limit_bytes_per_s
+from phantom.results.limits import Placement, bus_limit_bytes_per_s, uneven_limit_bytes_per_s
 from phantom.results.routers import moe_routers
 
 SCHEMA = 1
@@ -57,7 +57,7 @@ def summarize(
             for where, count in _ordered(_merged(statistics.ranks, "unknown_reads"))
         ],
         "moe_routers": moe_routers(statistics.ranks),
-        "collectives": _collectives(statistics, network),
+        "collectives": collective_totals(statistics, network),
         "gpus_per_node": network.topology.gpus_per_node,
         "gpu": _gpu(network),
         "kernels": _kernel_classes(statistics.ranks),
@@ -206,9 +206,9 @@ def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _collectives(statistics: Statistics, network: Network) -> list[dict[str, Any]]:
-    """Totals per kind, group size and message size; bandwidths by the factors of nccl-tests, from the mean
-    time.
+def collective_totals(statistics: Statistics, network: Network) -> list[dict[str, Any]]:
+    """Totals per kind, group size, placement and message size; bandwidths by the factors of nccl-tests, from
+    the mean time.
     """
     rows = []
     for key in sorted(statistics.collectives):
@@ -229,11 +229,19 @@ def _collective(total: CollectiveTotal, network: Network) -> dict[str, Any]:
     except NetsimError:
         algorithm, protocol, channels, factor = "unknown", "unknown", 0, 1.0
     seconds = total.total_ps / _PS
-    bandwidth = total.size_bytes * total.count * factor / seconds if seconds else 0.0
+    bandwidth = total.bytes_sum * factor / seconds if seconds else 0.0
+    gpus_per_node = network.topology.gpus_per_node
+    if total.example.send_counts is None:
+        limit = bus_limit_bytes_per_s(network.cluster, total.example, algorithm, gpus_per_node=gpus_per_node)
+    elif total.uneven is not None:
+        limit = uneven_limit_bytes_per_s(network.cluster, total.uneven, gpus_per_node=gpus_per_node)
+    else:
+        limit = None
     kind = "send_recv" if total.kind == "p2p" else total.kind
     return {
         "kind": total.example.direction if total.kind == "transfer" else kind,
         "ranks": total.ranks,
+        "nodes": Placement(network.cluster, gpus_per_node)(total.example)[0],
         "bytes": total.size_bytes,
         "count": total.count,
         "virtual_s": seconds,
@@ -242,9 +250,7 @@ def _collective(total: CollectiveTotal, network: Network) -> dict[str, Any]:
         "channels": channels,
         "backend": total.backend,
         "bus_bandwidth_bytes_per_s": bandwidth,
-        "bus_limit_bytes_per_s": bus_limit_bytes_per_s(
-            network.cluster, total.example, algorithm, gpus_per_node=network.topology.gpus_per_node
-        ),
+        "bus_limit_bytes_per_s": limit,
     }
 
 

@@ -15,6 +15,7 @@ from netsim.cluster import ClusterSpec
 from netsim.network import Network
 from phantom.engine import Engine, EngineOptions, JobError
 from phantom.engine.session import SessionState
+from phantom.results.limits import Placement
 from phantom.results.summary import summarize
 from phantom.serve.recorder import Recorder
 
@@ -104,6 +105,7 @@ class Job:
             seed=self._seed,
         )
         engine = Engine(network, world_size=request.world_size, options=self._options)
+        engine.statistics.placement = Placement(self._cluster, request.gpus_per_node)
         recorder = None
         if request.spool is not None:
             folder, steps = request.spool

@@ -139,7 +139,7 @@ def collective_rows(summary: Mapping[str, Any], limit: int = TOP_COLLECTIVES) ->
     return [
         (
             c["kind"],
-            str(c["ranks"]),
+            group(c),
             size(c["bytes"]),
             count(c["count"]),
             seconds(c["virtual_s"] / c["count"] if c["count"] else None),
@@ -149,6 +149,12 @@ def collective_rows(summary: Mapping[str, Any], limit: int = TOP_COLLECTIVES) ->
         )
         for c in found[:limit]
     ]
+
+
+def group(collective: Mapping[str, Any]) -> str:
+    """The group's size, with its nodes where it spans several."""
+    nodes = collective.get("nodes", 1)
+    return str(collective["ranks"]) if nodes < 2 else f"{collective['ranks']} on {nodes} nodes"
 
 
 def copy_rows(summary: Mapping[str, Any], limit: int = TOP_COPIES) -> list[tuple[str, ...]]:

@@ -40,6 +40,8 @@ addEventListener("load", () => {
   const shown = holders.filter((h) => !h.hidden).map((h) => h.dataset.rank);
   const result = { said, sorted, shown, theme: document.documentElement.dataset.theme,
     curve: document.querySelectorAll("#memory-curve path").length,
+    tight: [...document.querySelectorAll("#collectives .scroll")]
+      .every((box) => box.scrollWidth <= box.clientWidth),
     wide: document.documentElement.scrollWidth, window: innerWidth };
   document.title = "RESULT" + JSON.stringify(result);
 });
@@ -51,6 +53,11 @@ addEventListener("load", () => {
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     write_run(folder, ranks=6, steps=3)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["command"] = ["train.py", *(f"--option-{number}=value" for number in range(40))]
+    wide = {"kind": "reduce_scatter", "ranks": 1024, "nodes": 128, "bytes": 345 << 20, "count": 98765}
+    summary["collectives"][0].update(wide, algorithm="collnet_direct", channels=32)
+    (folder / "summary.json").write_text(json.dumps(summary))
     finish(folder, timeline=False)
     return folder
 
@@ -85,6 +92,7 @@ def test_it_works_by_keyboard_on_large_and_small_screens(
     assert result["shown"] == ["1"]
     assert result["theme"] in ("light", "dark")
     assert result["curve"] == 2
+    assert result["tight"] or width < 1280, "the table of collectives does not fit a desktop's screen"
     assert result["wide"] <= result["window"], "the page itself scrolls sideways"
 
 
