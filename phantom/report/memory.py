@@ -40,11 +40,13 @@ def categories(spool: RankSpool) -> list[str]:
     """What each memory event's block holds, by number of the event that allocated it ("" for others).
 
     Parameters, gradients and optimizer state are what the optimizer said after its steps. Of the rest, what
-    was freed again later, or was allocated after the first step, is an activation (or an input, a temporary);
-    what came before and stayed is other: buffers, workspaces, communication buckets.
+    was freed again while the steps went on, or was allocated after the first step, is an activation (or an
+    input, a temporary); what came before and stayed is other: buffers, averaged weights, workspaces,
+    communication buckets.
     """
+    stayed_ps = _stayed_ps(spool)
     first_step_end = spool.tags[0].at if spool.tags else len(spool.memory)
-    events = spool.memory[["device", "address", "bytes"]].tolist()
+    events = spool.memory[["device", "address", "bytes", "time_ps"]].tolist()
     found = [""] * len(events)
     live: dict[tuple[int, int], int] = {}
     told: dict[int, str] = {}
@@ -54,13 +56,13 @@ def categories(spool: RankSpool) -> list[str]:
     for tag in [*spool.tags, None]:
         until = len(events) if tag is None else tag.at
         for index in range(at, until):
-            device, address, size = events[index]
+            device, address, size, time_ps = events[index]
             if size > 0:
                 live[device, address] = by_address[address] = index
                 found[index] = OTHER if index < first_step_end else ACTIVATIONS
             else:
                 birth = live.pop((device, address), None)
-                if birth is not None:
+                if birth is not None and (birth >= first_step_end or time_ps < stayed_ps):
                     found[birth] = ACTIVATIONS
         at = max(at, until)
         if tag is not None:
@@ -70,6 +72,17 @@ def categories(spool: RankSpool) -> list[str]:
     for index, category in told.items():
         found[index] = category
     return found
+
+
+def _stayed_ps(spool: RankSpool) -> float:
+    """What is freed from this time on, and was there in the first step, was no activation of it.
+
+    A script lets go of a step's last tensors in the next one at the latest, and of all the others at its end.
+    The host runs ahead of its device, whose times the steps are: of two steps the end of the second is taken.
+    """
+    if len(spool.steps) < 2:
+        return float("inf")
+    return spool.steps[-1].begin_ps if len(spool.steps) > 2 else spool.steps[-1].end_ps
 
 
 def peak(spool: RankSpool, *, largest: int = 12) -> Peak | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from phantom.report.critical_path import COMMUNICATION, COMPUTE, HOST, critical_path, shares
 from phantom.report.intervals import covered_ps, length_ps, union
-from phantom.report.memory import ACTIVATIONS, OTHER, PARAMETERS, peak, peaks
+from phantom.report.memory import ACTIVATIONS, OTHER, PARAMETERS, categories, peak, peaks
 from phantom.report.overview import breakdown, strips
 from phantom.report.waiting import waiting
 from phantom.timeline.recording import load
@@ -113,3 +114,26 @@ def test_a_step_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
     write_run(tmp_path, ranks=1, steps=1)
     with pytest.raises(KeyError, match="step 9"):
         critical_path(load(tmp_path), 9)
+
+
+@pytest.mark.parametrize(("steps", "freed", "category"), [
+    (3, "at the end", OTHER), (2, "at the end", OTHER),
+    (3, "in a step", ACTIVATIONS), (1, "at the end", ACTIVATIONS),
+])  # fmt: skip
+def test_what_a_script_lets_go_of_only_at_its_end_was_no_activation(
+    tmp_path: Path, steps: int, freed: str, category: str
+) -> None:
+    """Averaged weights, say: there before the first step, freed when main() returns."""
+    write_run(tmp_path, ranks=1, steps=steps)
+    spool = load(tmp_path).ranks[0]
+    born, gone = spool.memory[:1].copy(), spool.memory[:1].copy()
+    born["address"], born["bytes"] = 0x9000, 1 << 20
+    gone["address"], gone["bytes"] = 0x9000, -(1 << 20)
+    step = spool.steps[-1] if freed == "at the end" else spool.steps[1]
+    gone["time_ps"] = step.end_ps + 1 if freed == "at the end" else step.begin_ps + 1
+    changed = replace(
+        spool,
+        memory=np.concatenate([born, spool.memory, gone]),
+        tags=tuple(replace(tag, at=tag.at + 1) for tag in spool.tags),
+    )
+    assert categories(changed)[0] == category
