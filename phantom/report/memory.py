@@ -42,10 +42,13 @@ def categories(spool: RankSpool) -> list[str]:
     Parameters, gradients and optimizer state are what the optimizer said after its steps. Of the rest, what
     was freed again while the steps went on, or was allocated after the first step, is an activation (or an
     input, a temporary); what came before and stayed is other: buffers, averaged weights, workspaces,
-    communication buckets.
+    communication buckets. Where memory ran out before a step was complete, every parameter was named at that
+    moment, and the rest counts as activations.
     """
     stayed_ps = _stayed_ps(spool)
     first_step_end = spool.tags[0].at if spool.tags else len(spool.memory)
+    if spool.tags and not spool.steps:
+        first_step_end = 0
     events = spool.memory[["device", "address", "bytes", "time_ps"]].tolist()
     found = [""] * len(events)
     live: dict[tuple[int, int], int] = {}

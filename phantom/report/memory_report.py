@@ -61,15 +61,20 @@ def shortages(summary: Mapping[str, Any]) -> list[Shortage]:
 def remedies(shortage: Shortage, *, world_size: int) -> list[str]:
     """What would make it fit, nearest first; each says how much it gives."""
     missing = shortage.missing_bytes
+    held = shortage.holders
+    activations = held.get(ACTIVATIONS, 0)
     if missing <= 0:
         cached = shortage.reserved_bytes - shortage.allocated_bytes
-        return [
+        found = [
             f"fragmentation: {size(cached)} is reserved but unallocated; "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would make it usable"
         ]
-    held = shortage.holders
+        if activations > shortage.requested_bytes:
+            found.append(
+                f"fewer activations ({size(activations)}): a smaller micro-batch or activation checkpointing"
+            )
+        return found
     found = []
-    activations = held.get(ACTIVATIONS, 0)
     if activations > missing:
         found.append(
             f"activations ({size(activations)}) would have to shrink by {share(missing / activations)}: "
@@ -138,6 +143,11 @@ def oom_report(summary: Mapping[str, Any]) -> str:
     lines += ["  held by", *_holders(first.holders, first.allocated_bytes), "  what would fit"]
     world_size = int(summary.get("world_size", 1))
     lines += [f"    - {text}" for text in remedies(first, world_size=world_size)]
+    if not summary.get("steps"):
+        lines.append(
+            "  no step was complete: what would fit is said of this allocation; what the rest of the step "
+            "needs (activations, gradients, optimizer state) is not known yet"
+        )
     return "\n".join(lines)
 
 

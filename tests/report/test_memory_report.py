@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from phantom.report.memory import categories
 from phantom.report.memory_report import Shortage, memory_report, oom_report, remedies, shortages
 from phantom.timeline.recording import load
 from report.synthetic import write_run
@@ -34,8 +36,11 @@ def test_remedies_say_how_much_they_give() -> None:
 
 
 def test_fragmentation_is_told_from_lack_of_memory() -> None:
-    (only,) = remedies(shortage(allocated_bytes=70 * GIB), world_size=8)
-    assert "9.00 GiB is reserved but unallocated" in only
+    first, second = remedies(shortage(allocated_bytes=70 * GIB), world_size=8)
+    assert "9.00 GiB is reserved but unallocated" in first
+    assert "expandable_segments:True" in first
+    assert "fewer activations (39.00 GiB)" in second
+    (only,) = remedies(shortage(allocated_bytes=70 * GIB, holders={"other": 70 * GIB}), world_size=8)
     assert "expandable_segments:True" in only
 
 
@@ -61,6 +66,20 @@ def test_report_names_the_first_rank_and_adds_up(tmp_path: Path) -> None:
     assert "1.00 GiB too much" in text
     assert sum(shortages(summary)[0].holders.values()) == 4 * GIB
     assert oom_report(recording.summary) == ""
+    assert "no step was complete" not in text
+    assert "no step was complete" in oom_report({**summary, "steps": []})
     whole = memory_report(recording)
     assert whole.startswith("rank 0: peak 69.00 MiB allocated")
     assert "largest blocks: 64.00 MiB parameters" in whole
+
+
+def test_the_peak_of_an_oom_before_the_first_step_is_of_activations(tmp_path: Path) -> None:
+    """As the fault itself says: parameters are named when memory runs out, no optimizer has named any."""
+    write_run(tmp_path, ranks=1, steps=1)
+    spool = load(tmp_path).ranks[0]
+    births = spool.memory["bytes"] > 0
+    kept = spool.memory[births]  # nothing was freed any more
+    tags = tuple(replace(tag, at=len(kept)) for tag in spool.tags)
+    found = categories(replace(spool, memory=kept, tags=tags, steps=()))
+    assert found[0] == "parameters"
+    assert set(found[1:]) == {"activations"}
