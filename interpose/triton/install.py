@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from interpose.import_hook import after_import
-from interpose.triton import caches
+from interpose.triton import caches, shared_graphs
 
 TRITON_VERSIONS = {"2.13": "triton==3.9.0", "2.14": "'triton~=3.8.0'"}
 
@@ -26,6 +26,15 @@ def install(extension: ModuleType) -> None:
     after_import("torch._inductor.runtime.triton_heuristics", _tune_on_the_arguments)
     after_import("torch._inductor.select_algorithm", lambda module: _tune_off_clock(module, extension))
     after_import("torch._inductor.exc", _name_the_remedy)
+    share_graphs()
+
+
+def share_graphs() -> None:
+    """Arranges for ranks to share compiled graphs (shared_graphs.py)."""
+    after_import("torch._inductor.codecache", shared_graphs.share_inductor_graphs)
+    after_import("torch._inductor.compile_fx", shared_graphs.end_locks_after("_compile_fx_inner"))
+    after_import("torch._functorch._aot_autograd.autograd_cache", shared_graphs.share_autograd_graphs)
+    after_import("torch._functorch.aot_autograd", shared_graphs.end_locks_after("aot_module_simplified"))
 
 
 def _register_driver(module: ModuleType, extension: ModuleType) -> None:

@@ -18,7 +18,7 @@ import msgpack
 from phantom.kernels.model import CostModel
 
 GPU = "h100"
-CONFIG = {"device_count": 2, "capacity_bytes": 79 << 30, "values": True, "unknown_values": "healthy"}
+CONFIG = {"device_count": 4, "capacity_bytes": 79 << 30, "values": True, "unknown_values": "healthy"}
 
 
 @dataclass
