@@ -72,14 +72,15 @@ def _budget(run_dir: Path, trace_file: Path, rank: int, real_s: float) -> Any:
 
 
 def _steps(run_dir: Path) -> list[dict[str, Any]]:
-    path = run_dir / "summary.json"
+    from phantom.timeline.recording import NoRun, read_summary
+
     try:
-        summary = json.loads(path.read_text())
-        return list(summary["steps"])
-    except OSError as error:
-        raise UsageError(f"no finished run in {run_dir}: cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is not a summary of a run: {error!r}") from None
+        steps = read_summary(run_dir).get("steps")
+    except NoRun as error:
+        raise UsageError(str(error)) from None
+    if not isinstance(steps, list):
+        raise UsageError(f"{run_dir / 'summary.json'} is not the summary of a run: it has no list steps")
+    return steps
 
 
 def _show(found: Any, *, tolerance: float, within: bool) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from phantom.launch.errors import UsageError
+from phantom.launch.errors import UsageError, cannot_write
 
 
 @click.command()
@@ -45,21 +47,40 @@ def export(
     if not (chakra or timeline or memory_snapshot or kineto):
         raise UsageError("nothing to export: give --chakra, --timeline, --memory-snapshot or --kineto")
     try:
+        wanted = parse_steps(steps, option="--steps") if steps is not None else None
         recording = load(run_dir)
-        wanted = parse_steps(steps) if steps is not None else None
-        if chakra:
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    for gap in recording.gaps:
+        click.echo(f"phantom: {gap}", err=True)
+    if chakra:
+        with _told(chakra):
             for path in export_chakra(recording, chakra, steps=wanted):
                 click.echo(str(path))
-        if timeline:
-            world_size = int(recording.summary.get("world_size", 1))
-            chosen = parse_ranks(ranks, world_size=world_size) if ranks is not None else None
+    if timeline:
+        world_size = int(recording.summary.get("world_size", 1))
+        with _told(timeline):
+            chosen = None
+            if ranks is not None:
+                chosen = parse_ranks(ranks, world_size=world_size, option="--ranks")
             click.echo(str(write_timeline(recording, timeline, steps=wanted, ranks=chosen).path))
-        if kineto:
+    if kineto:
+        with _told(kineto):
             for path in write_kineto(recording, kineto, steps=wanted):
                 click.echo(str(path))
-        if memory_snapshot:
-            if rank not in recording.ranks:
-                raise UsageError(f"{run_dir}: rank {rank} was not recorded")
+    if memory_snapshot:
+        if rank not in recording.ranks:
+            raise UsageError(f"{run_dir}: rank {rank} of --rank was not recorded ({recording.extent})")
+        with _told(memory_snapshot):
             click.echo(str(write_snapshot(recording.ranks[rank], memory_snapshot)))
-    except (ValueError, OSError) as error:
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Says what was asked wrongly, or why `path` cannot be written."""
+    try:
+        yield
+    except ValueError as error:
         raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(cannot_write(error, path)) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from phantom.launch.errors import UsageError
+from phantom.launch.errors import UsageError, cannot_write
 from phantom.terminal import table
 
 
@@ -19,17 +19,22 @@ from phantom.terminal import table
 def report(run_dir: Path, as_json: bool, as_html: bool, memory: bool) -> None:
     """Shows the run in RUN_DIR again."""
     from phantom.report.memory_report import memory_report
-    from phantom.report.page import write_page
+    from phantom.report.page import PAGE, write_page
     from phantom.timeline.recording import load
 
     try:
         recording = load(run_dir, detail=as_html or memory)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a spool that may not be read; damage
         raise UsageError(str(error)) from None
+    for gap in recording.gaps:
+        click.echo(f"phantom: {gap}", err=True)
     if as_json:
         click.echo(json.dumps(recording.summary))
     elif as_html:
-        click.echo(str(write_page(recording).resolve()))
+        try:
+            click.echo(str(write_page(recording).resolve()))
+        except OSError as error:
+            raise UsageError(cannot_write(error, run_dir / PAGE)) from None
     elif memory:
         click.echo(memory_report(recording))
     else:

@@ -38,7 +38,7 @@ def write_kineto(recording: Recording, folder: Path, *, steps: tuple[int, int] |
     """
     indices = [i for i in recording.step_indices if steps is None or steps[0] <= i < steps[1]]
     if not indices:
-        raise ValueError(f"{recording.folder}: none of these steps was recorded")
+        raise ValueError(f"{recording.folder}: none of these steps was recorded ({recording.extent})")
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for rank in recording.ranks:

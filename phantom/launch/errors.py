@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 
 class PhantomError(Exception):
     """An error for the user: its text names what is wrong and the remedy; `status` is the exit status."""
@@ -19,3 +22,13 @@ class SimulatorError(PhantomError):
     """The simulator failed."""
 
     status = 4
+
+
+def cannot_write(error: OSError, path: Path) -> str:
+    """What the user is told where `path`, or a file of it, cannot be written."""
+    what = f"cannot write {error.filename or path}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"{what}: {error.strerror}; what was written so far is not whole: free some space and try again"
+        )
+    return f"{what}: {error.strerror}; give a path in a folder that you may write to"

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from netsim.errors import NetsimError
 from phantom.launch import moe_routing, orphans, outdir
 from phantom.launch.agent import Agent
 from phantom.launch.command import ONCE, parse
-from phantom.launch.errors import PhantomError, SimulatorError, UsageError
+from phantom.launch.errors import PhantomError, SimulatorError, UsageError, cannot_write
 from phantom.launch.logs import Follower
 from phantom.launch.nodes import NodeAgents
 from phantom.launch.options import RunOptions
@@ -28,7 +29,7 @@ from phantom.launch.plan import Job, PlannedProcess, plan, size_job
 from phantom.launch.preparation import prepare_interpreter
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
-from phantom.launch.verdict import Verdict, judge
+from phantom.launch.verdict import SIMULATOR, Verdict, judge
 from phantom.report import finish as report
 from phantom.serve.config import cluster_digest
 from phantom.serve.recorder import FILE as COLLECTIVES
@@ -182,11 +183,13 @@ class Run:
                 self.out,
                 world_size=job.world_size,
                 timeline=options.timeline,
-                steps=parse_steps(steps) if steps is not None else None,
-                ranks=parse_ranks(ranks, world_size=job.world_size) if ranks is not None else None,
+                steps=parse_steps(steps, option="--timeline-steps") if steps is not None else None,
+                ranks=parse_ranks(ranks, world_size=job.world_size, option="--timeline-ranks")
+                if ranks is not None
+                else None,
             )
         except ValueError as error:
-            raise UsageError(f"--timeline-steps or --timeline-ranks: {error}") from None
+            raise UsageError(str(error)) from None
 
     def _variables(self, job: Job, reply: Mapping[str, Any], address: str) -> dict[str, str]:
         options = self._options
@@ -281,7 +284,11 @@ class Run:
             wall_s=time.monotonic() - self._started_s,
         )
         self._moe_routing.note(verdict.summary, self._options.moe_routing)
-        (self.out / "summary.json").write_text(json.dumps(verdict.summary, indent=1) + "\n")
+        try:
+            report.write_summary(self.out / "summary.json", verdict.summary)
+        except OSError as error:
+            text = cannot_write(error, self.out / "summary.json")
+            return replace(verdict, status=verdict.status or SIMULATOR, messages=(*verdict.messages, text))
         self._progress.phase("writing the report")
         verdict.summary.update(
             report.finish(

@@ -81,8 +81,11 @@ def _figures(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _warnings(summary: Mapping[str, Any]) -> str:
-    warnings = [f"<li>{m.text(text)}</li>" for text in summary.get("warnings") or []]
+def _warnings(recording: Recording) -> str:
+    summary = recording.summary
+    told = summary.get("warnings") or []
+    told = [*told, *(gap for gap in recording.gaps if gap not in told)]
+    warnings = [f"<li>{m.text(text)}</li>" for text in told]
     parts = [f"<ul>{''.join(warnings)}</ul>" if warnings else "<p>None.</p>"]
     reads = summary.get("unknown_value_reads") or []
     if reads:
@@ -124,7 +127,7 @@ def render(recording: Recording) -> str:
         work_sections.links(recording),
         memory,
         time_sections.steps(summary),
-        _warnings(summary),
+        _warnings(recording),
         _configuration(summary),
     ]
     there = [(anchor, name) for anchor, name in SECTIONS if any(f'id="{anchor}"' in part for part in body)]

@@ -14,8 +14,8 @@ from phantom.engine import Engine
 from phantom.engine.statistics import CollectiveTotal, RankReport, Statistics
 from phantom.results.limits import Placement, bus_limit_bytes_per_s, uneven_limit_bytes_per_s
 from phantom.results.routers import moe_routers
+from phantom.timeline.recording import SCHEMA
 
-SCHEMA = 1
 _PS = 1e12
 
 

@@ -231,10 +231,10 @@ class Job:
             try:
                 try:
                     self._engine.run()
-                    outcome = self._summary(statuses, interrupted)
                 finally:
                     if self._recorder is not None:
                         self._recorder.close()
+                outcome = self._summary(statuses, interrupted)
             except BaseException as error:
                 outcome = error
             try:

@@ -107,6 +107,8 @@ class Recorder:
         )
         self._log.links(LinkRecord(self._use.begin_ps, self._use.bin_ps, curves))
         self._log.close()
+        if self._log.trouble is not None:
+            self._statistics.warn(self._log.trouble)
 
     def _is_wanted(self, start_ps: int, end_ps: int) -> bool:
         counts, ends_ps = self._statistics.step_count_by_rank, self._statistics.step_end_ps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import IO, Any
 import msgpack
 
 from phantom.timeline.links import LinkRecord, packed, unpacked
+from phantom.timeline.spool import REMEDY, SpoolError
 
 VERSION = 1
 
@@ -62,17 +64,35 @@ class Collective:
 
 
 class CollectiveLog:
-    """Writes the record, one operation at a time, as their ends become final."""
+    """Writes the record, one operation at a time, as their ends become final.
+
+    Where the file cannot be written any more (a full disk) the record ends there and `trouble` says why: the
+    job's result does not depend on it.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self.trouble: str | None = None
         self._file: IO[bytes] | None = open(path, "wb")  # noqa: SIM115 - closed by close()
         self._groups: set[str] = set()
         self._write(["header", {"version": VERSION}])
 
     def _write(self, record: list[Any]) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(msgpack.packb(record))
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.trouble = f"the record of collectives and links ends early: {self._path}: {error.strerror}"
+        if self._file is not None:
+            # What is buffered still would be written by close(), and fail again.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
 
     def group(self, group: Group) -> None:
         """Notes a communicator; the second time is ignored."""
@@ -98,41 +118,66 @@ class CollectiveLog:
     def close(self) -> None:
         """Ends the file."""
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self._fail(error)
             self._file = None
 
 
-def read_collectives(path: Path) -> tuple[dict[str, Group], list[Collective]]:
-    """Groups by key and operations by start time. A missing file gives none.
+@dataclass(frozen=True)
+class Log:
+    """What a record holds: groups by key, operations by start time, what the links carried.
 
-    Raises ValueError where the file is of another version.
+    `whole`: the simulator wrote it to its end.
     """
-    groups, collectives, _ = read_all(path)
-    return groups, collectives
+
+    groups: dict[str, Group]
+    collectives: list[Collective]
+    links: LinkRecord
+    whole: bool
 
 
-def read_all(path: Path) -> tuple[dict[str, Group], list[Collective], LinkRecord]:
-    """As read_collectives, and what the links carried."""
+def read_all(path: Path) -> Log:
+    """Reads a record; a missing or unfinished one gives what there is.
+
+    Raises SpoolError where the file is damaged or of another version.
+    """
     groups: dict[str, Group] = {}
     collectives: list[Collective] = []
     links: list[list[Any]] = []
     if not path.exists():
-        return groups, collectives, LinkRecord()
+        return Log(groups, collectives, LinkRecord(), False)
     with open(path, "rb") as file:
-        for record in msgpack.Unpacker(file, raw=False, max_buffer_size=1 << 31):
-            if record[0] == "header" and record[1].get("version") != VERSION:
-                raise ValueError(f"{path}: version {record[1].get('version')}, this program reads {VERSION}")
-            if record[0] == "group":
-                groups[record[1]] = Group(record[1], record[2], tuple(record[3]), record[4])
-            elif record[0] == "collective":
-                members = tuple((rank, node) for rank, node in record[6])
-                counts = record[14] and tuple(tuple(row) for row in record[14])
-                fields = [*record[1:6], members, *record[7:14], counts]
-                collectives.append(Collective(*fields))
-            elif record[0] in ("links", "link"):
-                links.append(record)
+        records = msgpack.Unpacker(file, raw=False, max_buffer_size=1 << 31)
+        try:
+            for record in records:
+                _take(record, path, groups, collectives, links)
+            carried = unpacked(links)
+        except (msgpack.UnpackException, ValueError, TypeError, LookupError, AttributeError) as error:
+            if isinstance(error, SpoolError):
+                raise
+            raise SpoolError(f"{path} is damaged ({error}); {REMEDY}") from error
+        whole = records.tell() == path.stat().st_size and any(record[0] == "links" for record in links)
     collectives.sort(key=lambda c: (c.start_ps, c.end_ps, c.comm, c.seq))
-    return groups, collectives, unpacked(links)
+    return Log(groups, collectives, carried, whole)
+
+
+def _take(
+    record: list[Any], path: Path, groups: dict[str, Group], collectives: list[Collective], links: list[Any]
+) -> None:
+    if record[0] == "header":
+        if (version := record[1].get("version")) != VERSION:
+            raise SpoolError(f"{path}: version {version}, this program reads {VERSION}; {REMEDY}")
+    elif record[0] == "group":
+        groups[record[1]] = Group(record[1], record[2], tuple(record[3]), record[4])
+    elif record[0] == "collective":
+        members = tuple((rank, node) for rank, node in record[6])
+        counts = record[14] and tuple(tuple(row) for row in record[14])
+        fields = [*record[1:6], members, *record[7:14], counts]
+        collectives.append(Collective(*fields))
+    elif record[0] in ("links", "link"):
+        links.append(record)
 
 
 def by_member(collectives: Iterable[Collective]) -> dict[tuple[int, int], list[Collective]]:

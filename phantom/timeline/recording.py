@@ -13,6 +13,9 @@ from phantom.timeline.links import LinkRecord
 from phantom.timeline.spool import NothingRecorded, RankSpool, read_rank
 
 SPOOL = "spool"
+COLLECTIVES = "collectives.msgpack"
+SCHEMA = 1
+"""Of summary.json."""
 
 
 class NoRun(ValueError):
@@ -23,7 +26,8 @@ class NoRun(ValueError):
 class Recording:
     """`summary` is summary.json as parsed (contract.md); `ranks` holds the recorded ranks only.
 
-    `without_record`: ranks that were to record but were killed before they had written anything.
+    `without_record`: ranks that were to record but were killed before they had written anything. `gaps` says
+    what else of the record is missing, a sentence each.
     """
 
     folder: Path
@@ -33,6 +37,7 @@ class Recording:
     collectives: list[Collective] = field(default_factory=list)
     links: LinkRecord = field(default_factory=LinkRecord)
     without_record: tuple[int, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     @cached_property
     def collectives_of(self) -> dict[tuple[int, int], list[Collective]]:
@@ -62,6 +67,15 @@ class Recording:
         return sorted(common)
 
     @property
+    def extent(self) -> str:
+        """Which steps and ranks were recorded, for messages."""
+        if not self.ranks:
+            return "no rank recorded anything"
+        steps, ranks = self.step_indices, sorted(self.ranks)
+        held = f"steps {steps[0]} to {steps[-1]}" if steps else "no whole step"
+        return f"recorded: {held} of {len(ranks)} ranks from {ranks[0]} to {ranks[-1]}"
+
+    @property
     def counted_bounds_ps(self) -> tuple[int, int] | None:
         """Begin and end of the recorded steps that count: all but step 0 where there are more."""
         indices = self.step_indices
@@ -85,20 +99,38 @@ class Recording:
         return (max(begins) if index > 0 else min(begins)), max(ends)
 
 
-def load(folder: Path, *, detail: bool = True) -> Recording:
-    """Reads a run's folder; without `detail` only the summary.
-
-    Raises NoRun where there is no summary.json, SpoolError for damaged detail.
-    """
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary.json of a run's folder. Raises NoRun where there is none that this program can read."""
     path = folder / "summary.json"
     if not path.exists():
         reason = "no summary.json in it" if folder.is_dir() else "no such folder"
         raise NoRun(f"{folder} is not a finished run: {reason}")
-    summary = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NoRun(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise NoRun(f"{path} is damaged ({error}); simulate the job again") from None
+    if not isinstance(summary, dict) or "schema" not in summary:
+        raise NoRun(f"{path} is not the summary of a run: it has no field schema")
+    if summary["schema"] != SCHEMA:
+        raise NoRun(
+            f"{path}: field schema is {summary['schema']!r}, this phantom reads {SCHEMA}; "
+            "use the version of phantom that wrote it, or simulate the job again"
+        )
+    return summary
+
+
+def load(folder: Path, *, detail: bool = True) -> Recording:
+    """Reads a run's folder; without `detail` only the summary.
+
+    Raises NoRun where there is no readable summary.json, SpoolError for damaged detail.
+    """
+    summary = read_summary(folder)
     spool = folder / SPOOL
     if not detail or not spool.is_dir():
         return Recording(folder, summary)
-    ranks, empty = {}, []
+    ranks, empty, gaps = {}, [], []
     for file in sorted(spool.glob("rank-*.msgpack")):
         try:
             read = read_rank(file)
@@ -106,7 +138,15 @@ def load(folder: Path, *, detail: bool = True) -> Recording:
             empty.append(int(file.stem.rpartition("-")[2]))
         else:
             ranks[read.rank] = read
-    groups, collectives, links = read_all(spool / "collectives.msgpack")
+            if not read.whole:
+                gaps.append(f"the record of rank {read.rank} ends early ({file}): what came later is missing")
+    log = read_all(spool / COLLECTIVES)
+    if ranks and not log.whole:
+        gaps.append(
+            f"the record of collectives and links is not complete ({spool / COLLECTIVES}): what it lacks "
+            "is missing in page, timeline and exports"
+        )
     return Recording(
-        folder, summary, dict(sorted(ranks.items())), groups, collectives, links, tuple(sorted(empty))
-    )
+        folder, summary, dict(sorted(ranks.items())), log.groups, log.collectives, log.links,
+        tuple(sorted(empty)), tuple(gaps),
+    )  # fmt: skip

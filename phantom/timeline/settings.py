@@ -12,33 +12,33 @@ DEFAULT_RANKS = 64
 """Without --timeline the first steps of the first ranks are recorded, for the pictures in report.html."""
 
 
-def parse_steps(text: str) -> tuple[int, int]:
+def parse_steps(text: str, *, option: str = "--steps") -> tuple[int, int]:
     """`A:B` are the steps A <= index < B; either may be left out; `A` alone is that step.
 
-    Raises ValueError that says what is allowed.
+    Raises ValueError that says what is allowed for the option.
     """
     match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
     if match is None or text.strip() == "":
-        raise ValueError(f"{text!r} is no range of steps; write A:B, A:, :B or A")
+        raise ValueError(f"{option}: {text!r} is no range of steps; write A:B, A:, :B or A")
     first = int(match[1] or 0)
     last = int(match[3]) if match[3] else UNLIMITED_STEPS
     if not match[2]:
         last = first + 1
     if last <= first:
-        raise ValueError(f"{text!r} holds no step: the end must be greater than the start")
+        raise ValueError(f"{option}: {text!r} holds no step: the end must be greater than the start")
     return first, last
 
 
-def parse_ranks(text: str, *, world_size: int) -> list[int]:
+def parse_ranks(text: str, *, world_size: int, option: str = "--ranks") -> list[int]:
     """`0,3,8-11` as a sorted list. Raises ValueError for anything else and for ranks that do not exist."""
     ranks: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None:
-            raise ValueError(f"{part!r} is no rank; write a list like 0,3,8-11")
+            raise ValueError(f"{option}: {part!r} is no rank; write a list like 0,3,8-11")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last >= world_size:
-            raise ValueError(f"{part!r} is outside the job's ranks 0 to {world_size - 1}")
+            raise ValueError(f"{option}: {part!r} is outside the job's ranks 0 to {world_size - 1}")
         ranks.update(range(first, last + 1))
     return sorted(ranks)
 

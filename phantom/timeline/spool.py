@@ -31,6 +31,9 @@ MEMORY_ROW = np.dtype(
 """`bytes` is negative where memory was given back; `phase` 1: by the backward pass."""
 
 
+REMEDY = "`phantom report` without options needs none of it; simulate the job again for the detail"
+
+
 class SpoolError(ValueError):
     """A spool file is damaged or of another version; the text names the file."""
 
@@ -82,6 +85,8 @@ class RankSpool:
     reasons: tuple[str, ...]
     memory: NDArray[Any]
     tags: tuple[Tag, ...]
+    whole: bool = True
+    """False where the file ended in the middle of a record."""
 
     def step(self, index: int) -> Step | None:
         """The step with this index, None where it was not recorded."""
@@ -126,7 +131,8 @@ def read_rank(path: Path) -> RankSpool:
                 elif kind == "tag":
                     tags.append(Tag(memory_events, record[1], np.frombuffer(record[2], dtype="<u8")))
         except (msgpack.UnpackException, ValueError, TypeError, IndexError) as error:
-            raise SpoolError(f"{path}: damaged: {error}") from error
+            raise SpoolError(f"{path} is damaged ({error}); {REMEDY}") from error
+        whole = records.tell() == path.stat().st_size
     if rank is None:
         raise NothingRecorded(f"{path}: empty")
     spans = _rows(chunks["spans"], SPAN_ROW)
@@ -146,6 +152,7 @@ def read_rank(path: Path) -> RankSpool:
         reasons=tuple(reasons.get(index, "") for index in range(_length(reasons))),
         memory=_rows(chunks["memory"], MEMORY_ROW),
         tags=tuple(tags),
+        whole=whole,
     )
 
 

@@ -46,7 +46,9 @@ def write_timeline(
     chosen = [rank for rank in recording.ranks if ranks is None or rank in ranks]
     indices = [i for i in recording.step_indices if steps is None or steps[0] <= i < steps[1]]
     if not chosen or (steps is not None and not indices):
-        raise ValueError(f"{recording.folder}: nothing recorded for these steps and ranks")
+        raise ValueError(
+            f"{recording.folder}: nothing recorded for these steps and ranks ({recording.extent})"
+        )
     window = None if steps is None else _window(recording, indices)
     with PerfettoWriter(path) as writer:
         _write_job(writer, recording, indices)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgpack
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +18,9 @@ from phantom.cli.main import cli
 from phantom.export.kineto import write_kineto
 from phantom.export.memory_snapshot import write_snapshot
 from phantom.launch.errors import UsageError
+from phantom.report.finish import finish
+from phantom.timeline.collectives import CollectiveLog, read_all
+from phantom.timeline.links import LinkRecord
 from phantom.timeline.recording import load
 from report.synthetic import LAYERS, write_run
 
@@ -83,8 +90,16 @@ def test_the_commands(tmp_path: Path) -> None:
         (["report", "RUN/none"], "no such folder"),
         (["export", "RUN"], "nothing to export"),
         (["export", "RUN", "--chakra", "RUN/x", "--steps", "7:9"], "none of these steps"),
+        (
+            ["export", "RUN", "--chakra", "RUN/x", "--steps", "7:9"],
+            "recorded: steps 0 to 0 of 2 ranks",
+        ),
+        (["export", "RUN", "--timeline", "RUN/x", "--steps", "x"], "--steps: 'x' is no range"),
+        (["export", "RUN", "--timeline", "RUN/none/x"], "cannot write"),
+        (["export", "RUN", "--timeline", "/dev/full"], "cannot write"),
+        (["export", "RUN", "--kineto", "/dev/null/x"], "cannot write"),
         (["export", "RUN", "--timeline", "RUN/x", "--ranks", "5"], "outside the job's ranks 0 to 1"),
-        (["export", "RUN", "--memory-snapshot", "RUN/x", "--rank", "9"], "rank 9 was not recorded"),
+        (["export", "RUN", "--memory-snapshot", "RUN/x", "--rank", "9"], "rank 9 of --rank was not recorded"),
     ],
 )
 def test_wrong_requests_name_the_fault(tmp_path: Path, arguments: list[str], text: str) -> None:
@@ -93,3 +108,98 @@ def test_wrong_requests_name_the_fault(tmp_path: Path, arguments: list[str], tex
     result = CliRunner().invoke(cli, given)
     assert isinstance(result.exception, UsageError)
     assert text in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        ("summary.json", b'{"schema": 1,', "summary.json is damaged"),
+        ("summary.json", b"\xff\xfe", "summary.json is damaged"),
+        ("summary.json", b"[]", "it has no field schema"),
+        ("summary.json", b"{}", "it has no field schema"),
+        ("summary.json", b'{"schema": 99}', "field schema is 99, this phantom reads 1; use the version"),
+        ("spool/collectives.msgpack", b"\x01\x02", "collectives.msgpack is damaged"),
+        ("spool/collectives.msgpack", msgpack.packb(["collective", 1, 2]), "collectives.msgpack is damaged"),
+        ("spool/collectives.msgpack", msgpack.packb(["header", {"version": 9}]), "this program reads 1"),
+        ("spool/rank-1.msgpack", b"\x01\x02", "rank-1.msgpack is damaged"),
+    ],
+)
+def test_damage_is_told_with_the_file_and_a_remedy(
+    tmp_path: Path, file: str, content: bytes, text: str
+) -> None:
+    run = tmp_path / "run"
+    write_run(run, ranks=2, steps=1)
+    (run / file).write_bytes(content)
+    for arguments in (["report", str(run), "--html"], ["export", str(run), "--timeline", str(run / "x")]):
+        result = CliRunner().invoke(cli, arguments)
+        assert isinstance(result.exception, UsageError), result.exception
+        assert text in str(result.exception)
+        assert str(run / file) in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("rank-1.msgpack", "the record of rank 1 ends early"),
+        ("collectives.msgpack", "the record of collectives and links is not complete"),
+    ],
+)
+def test_a_record_that_ends_early_is_shown_and_said(tmp_path: Path, file: str, text: str) -> None:
+    run = tmp_path / "run"
+    write_run(run, ranks=2, steps=2)
+    assert load(run).gaps == ()
+    path = run / "spool" / file
+    path.write_bytes(path.read_bytes()[:-20])
+    for arguments in (["report", str(run), "--html"], ["export", str(run), "--timeline", str(run / "x")]):
+        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        assert text in result.output
+    assert text in (run / "report.html").read_text()
+    (run / "spool" / "collectives.msgpack").unlink()
+    assert "collectives and links is not complete" in load(run).gaps[-1]
+
+
+@contextmanager
+def full_disk(size_bytes: int) -> Iterator[None]:
+    """No file of this process may become larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_costs_timeline_and_page_but_not_the_result(tmp_path: Path) -> None:
+    write_run(tmp_path, ranks=2, steps=3)
+    before = json.loads((tmp_path / "summary.json").read_text())
+    with full_disk(8192):
+        summary = finish(tmp_path, timeline=True)
+        result = CliRunner().invoke(cli, ["export", str(tmp_path), "--timeline", str(tmp_path / "x")])
+    first, second = summary["warnings"][-2:]
+    assert first.startswith(f"no timeline: cannot write {tmp_path / 'timeline.pftrace'}: File too large")
+    assert second.startswith(f"no report: cannot write {tmp_path / 'report.html'}: File too large")
+    assert f"cannot write {tmp_path / 'x'}: File too large" in str(result.exception)
+    assert json.loads((tmp_path / "summary.json").read_text())["steps"] == before["steps"]
+    with full_disk(100):
+        summary = finish(tmp_path, timeline=False)
+    assert "it could not be written again: File too large" in summary["warnings"][-1]
+    assert json.loads((tmp_path / "summary.json").read_text())["steps"] == before["steps"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_full_disk_ends_the_record_of_collectives_and_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ranks=2, steps=3)
+    collectives = load(tmp_path / "run").collectives
+    with full_disk(4096):
+        log = CollectiveLog(tmp_path / "spool" / "collectives.msgpack")
+        for _ in range(40):
+            for each in collectives:
+                log.add(each)
+        log.links(LinkRecord())
+        log.close()
+    assert log.trouble is not None
+    assert "File too large" in log.trouble
+    found = read_all(tmp_path / "spool" / "collectives.msgpack")
+    assert not found.whole
+    assert 0 < len(found.collectives) < 40 * len(collectives)

@@ -89,4 +89,4 @@ def test_unusable_measurements_are_bad_usage(run_dir: Path, real: Any, words: st
 def test_a_folder_without_a_run_is_bad_usage(tmp_path: Path) -> None:
     error = compare(tmp_path, [1.0]).exception
     assert isinstance(error, UsageError)
-    assert "no finished run in" in str(error)
+    assert "is not a finished run: no summary.json in it" in str(error)

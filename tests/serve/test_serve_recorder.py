@@ -15,7 +15,7 @@ import pytest
 from netsim.collectives import WIRE_FACTOR
 from phantom.serve import Server
 from phantom.serve.recorder import Recorder
-from phantom.timeline.collectives import read_all, read_collectives
+from phantom.timeline.collectives import read_all
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire.records import pack
@@ -86,7 +86,9 @@ def test_collectives_are_recorded_with_their_members(
 ) -> None:
     with _ended_job(tmp_path, steps=steps) as stub:
         stub.CloseJob(ENDED_WELL, timeout=20)
-    groups, collectives = read_collectives(tmp_path / "spool" / "collectives.msgpack")
+    log = read_all(tmp_path / "spool" / "collectives.msgpack")
+    assert log.whole
+    groups, collectives = log.groups, log.collectives
     assert groups["c"].ranks == (0, 1)
     assert [c.seq for c in collectives] == kept
     for c in collectives:
@@ -130,7 +132,8 @@ def test_ranks_hear_of_the_end_though_the_record_fails(
 def test_messages_name_the_sender_first_and_links_carry_their_bytes(tmp_path: Path) -> None:
     with _ended_job(tmp_path, messaging=True) as stub:
         stub.CloseJob(ENDED_WELL, timeout=20)
-    _, collectives, record = read_all(tmp_path / "spool" / "collectives.msgpack")
+    log = read_all(tmp_path / "spool" / "collectives.msgpack")
+    collectives, record = log.collectives, log.links
     sent = [c.members for c in collectives if c.kind == "send_recv"]
     assert sorted(sent) == [((0, 90), (1, 90)), ((1, 90), (0, 90))]
     by_name = {link.name: link.bytes.sum() for link in record.links}
@@ -163,7 +166,7 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
             assert len(chunks) > 1
             assert max(map(len, chunks)) <= 100
             (tmp_path / "fetched").write_bytes(b"".join(chunks))
-            assert [c.seq for c in read_collectives(tmp_path / "fetched")[1]] == [0, 1, 2]
+            assert [c.seq for c in read_all(tmp_path / "fetched").collectives] == [0, 1, 2]
             with pytest.raises(grpc.RpcError, match="no record"):
                 list(stub.Recording(asked, timeout=20))
     assert not list(tmp_path.glob("phantom-recording-*"))  # nothing is left behind, fetched or not

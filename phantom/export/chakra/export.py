@@ -76,7 +76,7 @@ def export_chakra(recording: Recording, prefix: Path, *, steps: tuple[int, int] 
         )
     indices = [i for i in recording.step_indices if steps is None or steps[0] <= i < steps[1]]
     if not indices:
-        raise ExportError(f"{recording.folder}: none of these steps was recorded")
+        raise ExportError(f"{recording.folder}: none of these steps was recorded ({recording.extent})")
     names = groups(recording)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     paths = []
