@@ -272,7 +272,7 @@ class Engine:
         core = self._core
         holder = core.horizon.holder()
         if holder is None:
-            return "nobody" if self.finished() else "all ranks are blocked"
+            return "the processes to end" if self.finished() else "all ranks are blocked"
         session = core.sessions[holder.rank]
         if session.state is SessionState.EXPECTED:
             return f"rank {holder.rank}, which has not attached yet"

@@ -38,6 +38,19 @@ def test_a_rank_that_has_not_attached_holds_everything() -> None:
     assert b"\x93\x02" in b"".join(engine.poll()[0])
 
 
+def test_what_holds_time_back_has_a_name() -> None:
+    engine = Engine(FixedNetwork(), world_size=2, now=lambda: 0.0)
+    engine.feed(0, pack([1, {"rank": 0, "world_size": 2, "protocol": 1}]))
+    engine.run()
+    assert engine.awaited() == "rank 0, whose clock is at 0.000000 s"
+    engine.exited(0, 0)
+    engine.run()
+    assert engine.awaited() == "rank 1, which has not attached yet"
+    engine.exited(1, 0)
+    engine.run()
+    assert engine.awaited() == "the processes to end"
+
+
 def test_known_tails_are_answered_at_once() -> None:
     talk = Talk(2)
     assert talk.say(0, sync(1, [0, 0, 9_000])) == {0: [[2, 1, 9_000]]}
