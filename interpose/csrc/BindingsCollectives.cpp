@@ -121,8 +121,10 @@ py::object makeHostGroup(const py::module_& scope) {
     py::class_<HostGroup, c10d::Backend, HostPtr> group(scope, "_PhantomHostGroup", py::module_local(false));
     group.def(py::init<c10::intrusive_ptr<c10d::Backend>>(), py::arg("inner"))
         .def_property_readonly("inner", [](HostGroup& self) { return self.inner(); })
-        .def_property_readonly("options", [](HostGroup& self) { return py::cast(self.inner()).attr("options"); })
-        .def("__getattr__", [](HostGroup& self, const py::str& name) { return py::cast(self.inner()).attr(name); })
+        // Objects, not accessors: an accessor would be read when the wrapped group's Python object is gone.
+        .def_property_readonly("options", [](HostGroup& self) -> py::object { return py::cast(self.inner()).attr("options"); })
+        .def("__getattr__",
+             [](HostGroup& self, const py::str& name) -> py::object { return py::cast(self.inner()).attr(name); })
         .def("_class_of_inner", [](HostGroup& self) { return py::type::of(py::cast(self.inner())); });
     // A property called __class__ cannot be set on a finished class, only put into its dictionary.
     const py::object property = py::module_::import("builtins").attr("property")(group.attr("_class_of_inner"));

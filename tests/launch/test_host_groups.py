@@ -1,4 +1,4 @@
-"""Gloo groups take the same virtual time whenever their members come in real time."""
+"""Gloo groups: the same virtual time whenever members come in real time, and all that the real class can do."""
 
 from __future__ import annotations
 
@@ -46,3 +46,29 @@ def test_who_comes_late_in_real_time_changes_no_virtual_time(tmp_path: Path) -> 
     ]
     assert "took" in printed[0][0]
     assert printed[0] == printed[1] == printed[2]
+
+
+# The wrapped group's Python object lives no longer than one statement here.
+METHODS = """
+import datetime, torch, torch.distributed as dist
+from torch.distributed.distributed_c10d import ProcessGroupGloo, _set_pg_timeout
+dist.init_process_group("cpu:gloo,cuda:nccl")
+group = dist.new_group(backend="cpu:gloo,cuda:nccl")
+_set_pg_timeout(datetime.timedelta(seconds=78), group)
+gloo = group._get_backend(torch.device("cpu"))
+assert isinstance(gloo, ProcessGroupGloo)
+gloo._set_default_timeout(datetime.timedelta(seconds=79))
+print("timeouts", group._get_backend(torch.device("cuda")).options._timeout, gloo.options._timeout, flush=True)
+try:
+    gloo.no_such_method()
+except AttributeError as error:
+    print("said", error, flush=True)
+"""
+
+
+def test_methods_of_gloo_are_those_of_the_wrapped_group(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(METHODS)
+    printed = simulate(tmp_path / "run", str(script), gpus=1).logs[0]
+    assert "timeouts 0:01:18 0:01:19" in printed
+    assert "object has no attribute 'no_such_method'" in printed
