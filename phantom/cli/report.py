@@ -22,6 +22,8 @@ def report(run_dir: Path, as_json: bool, as_html: bool, memory: bool) -> None:
     from phantom.report.page import PAGE, write_page
     from phantom.timeline.recording import load
 
+    if as_json + as_html + memory > 1:
+        raise UsageError("give one of --json, --html and --memory")
     try:
         recording = load(run_dir, detail=as_html or memory)
     except (OSError, ValueError) as error:  # a spool that may not be read; damage

@@ -54,6 +54,7 @@ class Run:
         self._state: Path | None = None
         self._recording: str | None = None
         self._moe_routing = moe_routing.MoeRouting()
+        self._recorded: tuple[tuple[int, int] | None, list[int] | None] = (None, None)
         self.out: Path | None = None
 
     def execute(self) -> Verdict:
@@ -67,6 +68,9 @@ class Run:
         _check_stand_ins(options.stand_ins)
         job = size_job(command, nodes=options.nodes, gpus_per_node=options.gpus_per_node,
                        cluster_gpus=cluster_gpus(options.cluster))  # fmt: skip
+        self._recorded = _recorded(options, job)
+        if options.store is not None and not options.store.exists() and options.kernels != "measure":
+            self._say(f"--store {options.store} does not exist: no kernel's cost is taken from it")
         remote = options.await_nodes is not None
         if remote and command.launch == ONCE and job.nodes > 1:
             raise UsageError(
@@ -175,21 +179,15 @@ class Run:
         }
 
     def _spool_config(self, job: Job) -> dict[str, Any]:
-        options = self._options
         assert self.out is not None
-        try:
-            steps, ranks = options.timeline_steps, options.timeline_ranks
-            return spool_config(
-                self.out,
-                world_size=job.world_size,
-                timeline=options.timeline,
-                steps=parse_steps(steps, option="--timeline-steps") if steps is not None else None,
-                ranks=parse_ranks(ranks, world_size=job.world_size, option="--timeline-ranks")
-                if ranks is not None
-                else None,
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        steps, ranks = self._recorded
+        return spool_config(
+            self.out,
+            world_size=job.world_size,
+            timeline=self._options.timeline,
+            steps=steps,
+            ranks=ranks,
+        )
 
     def _variables(self, job: Job, reply: Mapping[str, Any], address: str) -> dict[str, str]:
         options = self._options
@@ -328,6 +326,20 @@ class Run:
             for path in (*self.out.glob("launch*.log"), self.out / "simulator.log"):
                 if path.exists() and path.stat().st_size == 0:
                     path.unlink()
+
+
+def _recorded(options: RunOptions, job: Job) -> tuple[tuple[int, int] | None, list[int] | None]:
+    """Steps and ranks to be recorded, None where the user did not say. Raises UsageError."""
+    steps, ranks = options.timeline_steps, options.timeline_ranks
+    try:
+        return (
+            parse_steps(steps, option="--timeline-steps") if steps is not None else None,
+            parse_ranks(ranks, world_size=job.world_size, option="--timeline-ranks")
+            if ranks is not None
+            else None,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 class Interrupted(PhantomError):

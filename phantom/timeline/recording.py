@@ -103,7 +103,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """The summary.json of a run's folder. Raises NoRun where there is none that this program can read."""
     path = folder / "summary.json"
     if not path.exists():
-        reason = "no summary.json in it" if folder.is_dir() else "no such folder"
+        missing = "it is not a folder" if folder.exists() else "no such folder"
+        reason = "no summary.json in it" if folder.is_dir() else missing
         raise NoRun(f"{folder} is not a finished run: {reason}")
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))

@@ -403,3 +403,10 @@ def test_a_hanging_rank_is_named_after_5_s_and_when_interrupted(real: Phantom) -
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
     assert re.search(r"interrupted by SIGINT \(nothing moved for \d+ s, waiting for rank 1, whose clock", err)
+
+
+def test_a_store_that_does_not_exist_is_told(real: Phantom) -> None:
+    script = real.script("train.py", "import torch; torch.ones(2, device='cuda')")
+    done = real.run("run", "-G", "1", "--store", "typo.sqlite", "--out", "out", script)
+    assert done.returncode == 0, done.stderr
+    assert "--store typo.sqlite does not exist: no kernel's cost is taken from it" in done.stderr

@@ -60,6 +60,21 @@ def test_ranks_run_the_script_as_python_would(phantom: Phantom, simulator: FakeS
     assert summary["command"] == ["train.py", "--lr", "1"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [("steps", "5:2", "'5:2' holds no step"), ("steps", "x", "no range"), ("ranks", "2", "ranks 0 to 1")],
+)
+def test_a_wrong_range_to_record_is_told_before_anything_is_made(
+    phantom: Phantom, option: str, value: str, text: str
+) -> None:
+    script = phantom.script("train.py", HELLO)
+    done = phantom.run("run", "-G", "2", f"--timeline-{option}", value, "--out", "out", script)
+    assert done.returncode == 2
+    assert f"--timeline-{option}: " in done.stderr
+    assert text in done.stderr
+    assert not (phantom.folder / "out").exists()
+
+
 @pytest.mark.parametrize("more", [[], ["-v"], ["-q"]])
 def test_with_json_standard_output_is_the_summary_alone(phantom: Phantom, more: list[str]) -> None:
     done = phantom.run("run", "-G", "2", "--json", *more, "--out", "out", phantom.script("train.py", HELLO))

@@ -88,6 +88,8 @@ def test_the_commands(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["report", "RUN/none"], "no such folder"),
+        (["report", "RUN/summary.json"], "it is not a folder"),
+        (["report", "RUN", "--json", "--html"], "give one of --json, --html and --memory"),
         (["export", "RUN"], "nothing to export"),
         (["export", "RUN", "--chakra", "RUN/x", "--steps", "7:9"], "none of these steps"),
         (
