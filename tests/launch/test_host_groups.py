@@ -1,4 +1,4 @@
-"""Gloo groups: the same virtual time whenever members come in real time, and all that the real class can do."""
+"""Gloo groups: virtual time does not depend on who comes when, and methods are those of the real class."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ _set_pg_timeout(datetime.timedelta(seconds=78), group)
 gloo = group._get_backend(torch.device("cpu"))
 assert isinstance(gloo, ProcessGroupGloo)
 gloo._set_default_timeout(datetime.timedelta(seconds=79))
-print("timeouts", group._get_backend(torch.device("cuda")).options._timeout, gloo.options._timeout, flush=True)
+nccl = group._get_backend(torch.device("cuda"))
+print("timeouts", nccl.options._timeout, gloo.options._timeout, flush=True)
 try:
     gloo.no_such_method()
 except AttributeError as error:
