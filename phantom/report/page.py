@@ -10,6 +10,7 @@ from typing import Any
 
 from phantom.report import markup as m
 from phantom.report import time_sections, work_sections
+from phantom.report.memory_report import oom_report
 from phantom.terminal.table import rows as figure_rows
 from phantom.terminal.units import count, seconds, share, size
 from phantom.timeline.recording import Recording
@@ -68,10 +69,10 @@ def _figures(summary: Mapping[str, Any]) -> str:
     lines = [[m.text(label.strip()), m.text(value)] for label, value in figure_rows(summary)]
     columns = [("figure", "text"), ("value", "text")]
     listed = m.table(columns, lines, caption="Key figures", sortable=False)
-    failure = summary.get("failure") or {}
-    alert = ""
-    if failure.get("message"):
-        alert = f'<pre class="alert">{m.text(failure["message"])}</pre>'
+    # After an out-of-memory error the simulator itself only saw ranks go away.
+    told = oom_report(summary) if summary.get("status") == "oom" else ""
+    told = told or (summary.get("failure") or {}).get("message") or ""
+    alert = f'<pre class="alert">{m.text(told)}</pre>' if told else ""
     return m.section(
         "figures",
         "Result",

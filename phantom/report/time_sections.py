@@ -20,6 +20,8 @@ PARTS = (
     ("idle", "idle"),
 )
 
+NO_STEP = "<p>No step was complete.</p>"
+
 
 def steps(summary: Mapping[str, Any]) -> str:
     """The steps as bars."""
@@ -51,6 +53,8 @@ def steps(summary: Mapping[str, Any]) -> str:
 def ranks(recording: Recording) -> str:
     """Where each rank's time went."""
     summary = recording.summary
+    if not summary.get("steps"):
+        return m.section("ranks", "Step breakdown per rank", NO_STEP)
     split = by_rank(recording)
     lines: list[list[Any]] = []
     for rank in summary.get("ranks") or []:
@@ -90,8 +94,10 @@ def overview(recording: Recording) -> tuple[str, dict[str, Any]]:
     """The picture of ranks over the time of a step, drawn by the page's script from the returned data."""
     indices = recording.step_indices
     if not indices:
-        text = "No detail was recorded: the run was made with --timeline-steps that no rank reached."
-        return m.section("overview", "Ranks over time", f"<p>{text}</p>"), {}
+        text = f"<p>No step was recorded whole ({m.text(recording.extent)}).</p>"
+        if not recording.summary.get("steps"):
+            text = NO_STEP
+        return m.section("overview", "Ranks over time", text), {}
     data = {}
     for index in indices[-4:]:
         begin_ps, end_ps = recording.step_bounds_ps(index)

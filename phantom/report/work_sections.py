@@ -8,6 +8,7 @@ from typing import Any
 from phantom.report import markup as m
 from phantom.report.links import by_kind, link_shares
 from phantom.report.memory import CATEGORIES, Peak, peaks
+from phantom.terminal.table import HOST_COPIES
 from phantom.terminal.units import count, rate, seconds, share, size
 from phantom.timeline.counters import memory_curve, thin
 from phantom.timeline.recording import Recording
@@ -67,7 +68,7 @@ def kernels(summary: Mapping[str, Any]) -> str:
 
 def collectives(summary: Mapping[str, Any]) -> str:
     """Collectives by kind, group and size."""
-    rows = []
+    rows, copies = [], []
     for c in summary.get("collectives") or []:
         bandwidth, limit = c.get("bus_bandwidth_bytes_per_s"), c.get("bus_limit_bytes_per_s")
         reached = bandwidth / limit if bandwidth and limit else None
@@ -75,25 +76,26 @@ def collectives(summary: Mapping[str, Any]) -> str:
         choice = "/".join(str(c[key]) for key in ("algorithm", "protocol") if c.get(key))
         channels = f" <small>{c['channels']} ch</small>" if c.get("channels") else ""
         nodes = f" <small>{c['nodes']} nodes</small>" if c.get("nodes", 1) > 1 else ""
-        rows.append(
-            [
-                m.text(c["kind"]),
-                (m.text(c["ranks"]) + nodes, c["ranks"]),
-                (size(c["bytes"]), c["bytes"]),
-                (count(c["count"]), c["count"]),
-                (seconds(each_s), each_s),
-                (seconds(c["virtual_s"]), c["virtual_s"]),
-                m.text(choice) + channels,
-                (rate(bandwidth), bandwidth or 0.0),
-                (rate(limit), limit or 0.0),
-                (
-                    m.meter(reached, kind="exposed") if reached is not None else "-",
-                    reached or 0.0,
-                ),
-            ]
-        )
+        amount = [(size(c["bytes"]), c["bytes"]), (count(c["count"]), c["count"])]
+        amount += [(seconds(each_s), each_s), (seconds(c["virtual_s"]), c["virtual_s"])]
+        speed = [
+            (rate(bandwidth), bandwidth or 0.0),
+            (rate(limit), limit or 0.0),
+            (m.meter(reached, kind="exposed") if reached is not None else "-", reached or 0.0),
+        ]
+        if c["kind"] in HOST_COPIES:
+            copies.append([m.text(HOST_COPIES[c["kind"]]), *amount, *speed])
+        else:
+            group = (m.text(c["ranks"]) + nodes, c["ranks"])
+            rows.append([m.text(c["kind"]), group, *amount, m.text(choice) + channels, *speed])
+    copied = []
+    if copies:
+        columns = [("copy", "text"), ("size", "number"), ("count", "number"), ("time each", "number")]
+        columns += [("time in total", "number"), ("bandwidth", "number"), ("link's limit", "number")]
+        listed = m.table([*columns, ("reached", "number")], copies, caption="Copies by direction and size")
+        copied.append(f"<details><summary>Copies between host and device</summary>{listed}</details>")
     if not rows:
-        return m.section("collectives", "Collectives", "<p>The job communicated nothing.</p>")
+        return m.section("collectives", "Collectives", "<p>The job communicated nothing.</p>", *copied)
     columns = [("kind", "text"), ("ranks", "number"), ("size", "number"), ("count", "number")]
     columns += [("time each", "number"), ("time in total", "number"), ("algorithm", "text")]
     columns += [("bus bandwidth", "number"), ("link's limit", "number"), ("reached", "number")]
@@ -101,6 +103,7 @@ def collectives(summary: Mapping[str, Any]) -> str:
         "collectives",
         "Collectives",
         m.table(columns, rows, caption="Collectives by kind, group size and message size"),
+        *copied,
         intro="Bus bandwidth as nccl-tests define it, from the mean time. The limit is what the line rates "
         "of the slowest links on the way allow; waiting for ranks that come late is not part of the time.",
     )

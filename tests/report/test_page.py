@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -179,3 +180,37 @@ def test_a_run_that_failed_early_still_has_a_page(tmp_path: Path) -> None:
     text = render(Recording(tmp_path, summary))
     assert "rank 0 waits for rank 1" in text
     assert "No step was seen" in text
+
+
+def test_the_page_of_an_oom_says_who_ran_out_and_what_would_fit(run: Path) -> None:
+    recording = load(run)
+    fault = {
+        "kind": "oom",
+        "rank": 2,
+        "now_ps": 10**12,
+        "requested_bytes": 2 << 30,
+        "allocated_bytes": 4 << 30,
+    }
+    fault |= {"reserved_bytes": 4 << 30, "capacity_bytes": 5 << 30, "holders": {"activations": 4 << 30}}
+    failure = {"kind": "peer-lost", "message": "rank 3 is gone"}
+    summary = {**recording.summary, "status": "oom", "faults": [fault], "failure": failure, "steps": []}
+    ranks = {number: replace(spool, steps=()) for number, spool in recording.ranks.items()}
+    text = render(Recording(run, summary, ranks))
+    assert "rank 2 ran out of memory at 1 s of virtual time" in text
+    assert "activations (4.00 GiB) would have to shrink by 25.0%" in text
+    assert "rank 3 is gone" not in text
+    assert text.count("No step was complete.") == 2
+    assert "--timeline-steps" not in text
+
+
+def test_copies_are_listed_apart_from_collectives(run: Path) -> None:
+    recording = load(run)
+    copy = {**recording.summary["collectives"][0], "kind": "h2d", "ranks": 1, "bytes": 3 << 20}
+    for listed in ([copy], [copy, *recording.summary["collectives"]]):
+        text = render(replace(recording, summary={**recording.summary, "collectives": listed}))
+        section = text.partition('<section id="collectives">')[2].partition("</section>")[0]
+        collectives, mark, copies = section.partition("Copies between host and device")
+        assert mark
+        assert "host to device" in copies
+        assert "host to device" not in collectives
+        assert ("The job communicated nothing." in collectives) == (len(listed) == 1)
