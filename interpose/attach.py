@@ -16,6 +16,7 @@ from interpose import (
     environment,
     futures,
     memory_tags,
+    printing,
     routing,
     session,
     steps,
@@ -23,7 +24,7 @@ from interpose import (
     threads,
 )
 from interpose.environment import Environment
-from interpose.frameworks import cuda_extensions, deepspeed, host_optimizers
+from interpose.frameworks import cuda_extensions, deepspeed, host_optimizers, missing_libraries
 from interpose.import_hook import after_import
 
 _extension: ModuleType | None = None
@@ -64,6 +65,8 @@ def attach() -> None:
     after_import("deepspeed.ops.op_builder.async_io", deepspeed.watch_async_io)
     after_import("deepspeed.runtime.zero.partition_parameters", deepspeed.watch_partitioned_construction)
     cuda_extensions.install()
+    missing_libraries.install()
+    after_import("torch._tensor_str", printing.watch)
     triton_install(extension)
     if here.config.get("blocking_launches"):
         after_import("torch.optim.optimizer", cpu_defaults.keep_loops)

@@ -16,6 +16,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from interpose import threads
+from phantom.wire.records import FUTURE_KEY
+
 _ITEM = "_phantom_item"
 # Thread identities are addresses of user space, so these tokens are nobody's.
 _tokens = itertools.count(1 << 62)
@@ -30,10 +33,11 @@ class Item:
         self.token = next(_tokens)
         self.end_ps: int | None = None
         self.thread: int | None = None
+        self.handover: threads.Handover | None = None
         self.ended = False
         self.awaited = False
         self.lock = threading.Lock()
-        self.key = f"phantom/future/{os.environ.get('RANK', '0')}/{os.getpid()}/{self.token}"
+        self.key = f"{FUTURE_KEY}{os.environ.get('RANK', '0')}/{os.getpid()}/{self.token}"
 
 
 def install(extension: ModuleType) -> None:
@@ -65,6 +69,7 @@ def install(extension: ModuleType) -> None:
         def run_and_note_the_end(*args: Any, **kwargs: Any) -> Any:
             with item.lock:
                 item.thread = threading.get_ident()
+                item.handover = getattr(threading.current_thread(), threads.HANDOVER, None)
             extension.clock_adopt(item.token)
             try:
                 return function(*args, **kwargs)
@@ -112,6 +117,7 @@ def _waiting(extension: ModuleType, wait: Callable[..., Any]) -> Callable[..., A
             with item.lock:
                 if not item.ended:
                     item.awaited = True
+                    _hold_clock(extension, item)
                     request = extension.join_begin(item.key)
         try:
             return wait(self, timeout)
@@ -122,6 +128,16 @@ def _waiting(extension: ModuleType, wait: Callable[..., Any]) -> Callable[..., A
                 extension.clock_merge(item.end_ps)
 
     return phantom_wait
+
+
+def _hold_clock(extension: ModuleType, item: Item) -> None:
+    """The item's clock holds the horizon while its waiter's does not, also where the pool's thread has been
+    seen asleep and its clock was taken back; the waiter can wake it at the earliest."""
+    if item.handover is not None:
+        with item.handover.lock:
+            item.handover.awaited = True
+    holder = item.token if item.thread is None else item.thread
+    extension.clock_reserve(holder, int(extension.clock_now_ps()))
 
 
 def _session_open() -> bool:

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-_HANDOVER = "_phantom_handover"
+from phantom.wire.records import THREAD_KEY
+
+HANDOVER = "_phantom_handover"
 POLL_S = 0.01
 BUSY_S = 0.8
 """A thread that has computed for so long without using the device is no longer waited for."""
@@ -42,9 +44,11 @@ class Handover:
         self.reserved = False
         self.let_go = False
         self.joined = False
+        self.awaited = False
+        """Somebody waits for the work item that this pool's thread runs (interpose/futures.py)."""
         self.ended = False
         self.lock = threading.Lock()
-        self.key = f"phantom/thread/{os.environ.get('RANK', '0')}/{os.getpid()}/{next(_numbers)}"
+        self.key = f"{THREAD_KEY}{os.environ.get('RANK', '0')}/{os.getpid()}/{next(_numbers)}"
 
 
 class Sleepers:
@@ -81,7 +85,7 @@ class Sleepers:
     def _keep(self, entry: list[Any]) -> bool:
         thread, handover, seen, times, deadline_s = entry
         with handover.lock:
-            if handover.ended or handover.joined:
+            if handover.ended or handover.joined or handover.awaited:
                 return False
             now = asleep(thread.native_id)
             entry[2], entry[3] = now, times + 1 if now is not None and now == seen else 0
@@ -124,7 +128,7 @@ def install(extension: ModuleType) -> None:
             start(self)
             return
         handover = Handover(int(extension.clock_now_ps()))
-        setattr(self, _HANDOVER, handover)
+        setattr(self, HANDOVER, handover)
         start(self)
         with handover.lock:
             if handover.ended:
@@ -134,7 +138,7 @@ def install(extension: ModuleType) -> None:
         sleepers.watch(self, handover)
 
     def phantom_bootstrap_inner(self: Any) -> None:
-        handover = getattr(self, _HANDOVER, None)
+        handover = getattr(self, HANDOVER, None)
         if handover is None:
             bootstrap(self)
             return
@@ -168,7 +172,7 @@ def install(extension: ModuleType) -> None:
         bootstrap(self)
 
     def phantom_join(self: Any, timeout: float | None = None) -> None:
-        handover = getattr(self, _HANDOVER, None)
+        handover = getattr(self, HANDOVER, None)
         if handover is None or not _has_clock(extension):
             join(self, timeout)
             return

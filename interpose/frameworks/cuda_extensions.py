@@ -1,35 +1,25 @@
-"""CUDA code that is not PyTorch's own, and memory shared between GPUs: what a simulated GPU cannot run.
+"""CUDA code that is not PyTorch's own, and memory shared past NCCL: what a simulated GPU cannot run.
 
-Extensions that are compiled while the job runs (torch.utils.cpp_extension.load, load_inline), ones that were
-compiled before and want CUDA's libraries, symmetric memory and NCCL's user buffers end with an error that
-names them and the remedy. A program that only asks nvcc for its version (Megatron-LM does before it trains)
-gets an answer: where the machine has no CUDA toolkit, CUDA_HOME is a folder of phantom's with an nvcc that
-knows just that.
+Extensions that are compiled while the job runs (torch.utils.cpp_extension.load, load_inline), symmetric
+memory, NCCL's user buffers, memory shared with other processes or read from disk past the host, and NCCL
+without torch.distributed end with an error that names them and the remedy. A program that only asks nvcc for
+its version (Megatron-LM does before it trains) gets an answer: where the machine has no CUDA toolkit,
+CUDA_HOME is a folder of phantom's with an nvcc that knows just that.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
+from interpose.frameworks.missing_libraries import REMEDY
 from interpose.import_hook import after_import
 
 TOOLKIT = Path(__file__).resolve().parent.parent / "toolkit"
-REMEDY = (
-    "Remedy: switch the feature off that needs it, or use the library's PyTorch path; a library that phantom "
-    "stands in for has to be uninstalled from the job's Python (docs/stand-ins.md). Your own operators can "
-    "be simulated when they are registered with torch.library and have a fake (Meta) kernel."
-)
-_CUDA_LIBRARY = re.compile(
-    r"lib(cudart|cublas|cublasLt|cuda|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvToolsExt|c10_cuda|torch_cuda)"
-    r"[\w.]*\.so[.\d]*"
-)
 
 
 class CudaExtensionRefused(RuntimeError):
@@ -44,11 +34,17 @@ class UserBuffersRefused(RuntimeError):
     """Memory that NCCL itself would allocate and register; the text names the call and the remedy."""
 
 
+class NotSimulated(RuntimeError):
+    """A part of PyTorch's CUDA interface that phantom has not; the text names the call and the remedy."""
+
+
 def install() -> None:
     """Changes what has to be changed once its module is imported."""
     after_import("torch.utils.cpp_extension", watch_compilation)
     after_import("torch.distributed._symmetric_memory", watch_symmetric_memory)
-    _explain_missing_libraries()
+    after_import("torch.storage", _refuse_shared_memory)
+    after_import("torch.cuda.gds", _refuse_direct_storage)
+    after_import("torch.cuda.nccl", _refuse_bare_nccl)
 
 
 def watch_compilation(module: ModuleType) -> None:
@@ -115,30 +111,32 @@ def refuse_user_buffers(nccl: type) -> None:
     nccl.mem_allocator = property(mem_allocator)  # type: ignore[attr-defined]
 
 
-def explanation(error: BaseException | None) -> str | None:
-    """What to add to an ImportError of a compiled CUDA extension; None for other errors."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        found = _CUDA_LIBRARY.search(str(error)) if isinstance(error, ImportError) else None
-        if found is not None:
-            name = getattr(error, "name", None)
-            what = f"the module {name!r}" if name else "a module"
-            return (
-                f"phantom: {what} is a compiled CUDA extension (it wants {found.group()}), which a simulated "
-                f"GPU cannot run. {REMEDY}"
-            )
-        error = error.__cause__ or error.__context__
-    return None
+def _refuse_shared_memory(module: ModuleType) -> None:
+    module.UntypedStorage._share_cuda_ = _not_simulated(
+        "a CUDA tensor sent to another process (CUDA IPC)",
+        "send a copy on the host (tensor.cpu()), or use torch.distributed between ranks",
+    )
 
 
-def _explain_missing_libraries() -> None:
-    previous = sys.excepthook
+def _refuse_direct_storage(module: ModuleType) -> None:
+    for name in ("gds_register_buffer", "gds_deregister_buffer", "GdsFile"):
+        refuse = _not_simulated(
+            f"torch.cuda.gds.{name} (GPUDirect storage)",
+            "read and write through the host, as torch.save does",
+        )
+        setattr(module, name, refuse)
 
-    def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        previous(kind, error, trace)
-        text = explanation(error)
-        if text is not None:
-            sys.stderr.write(text + "\n")
 
-    sys.excepthook = explain
+def _refuse_bare_nccl(module: ModuleType) -> None:
+    for name in ("init_rank", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"):
+        refuse = _not_simulated(
+            f"torch.cuda.nccl.{name} (NCCL by hand)", "use torch.distributed, a rank per GPU"
+        )
+        setattr(module, name, refuse)
+
+
+def _not_simulated(what: str, remedy: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotSimulated(f"phantom does not simulate {what}. Remedy: {remedy}")
+
+    return refuse

@@ -17,7 +17,7 @@ from phantom.engine.options import EngineOptions
 from phantom.engine.scheduler import Network
 from phantom.engine.session import SessionState
 from phantom.engine.statistics import Statistics
-from phantom.wire.records import EngineRecord, unpack
+from phantom.wire.records import FUTURE_KEY, THREAD_KEY, EngineRecord, unpack
 
 _SILENT_SECONDARY = (
     "a thread's clock was silent and no longer holds the others back; results may depend on host load"
@@ -197,9 +197,16 @@ class Engine:
         unmatched = any(comm.collectives or comm.messages for comm in core.matcher.communicators.values())
         if not blocked and not unmatched:
             return False
-        if any(clock.state is ClockState.SILENT for clock in clocks):
+        unposted = core.store.unposted()
+        if any(
+            key.startswith((THREAD_KEY, FUTURE_KEY))
+            for wait in unposted
+            for key in core.store.missing_keys(wait)
+        ):
+            grace_s = core.options.join_grace_s
+        elif any(clock.state is ClockState.SILENT for clock in clocks):
             grace_s = core.options.stall_silence_s
-        elif core.store.unposted():
+        elif unposted:
             grace_s = core.options.outside_grace_s
         else:
             grace_s = 0.0

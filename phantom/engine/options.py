@@ -19,8 +19,10 @@ class EngineOptions:
     others may spend minutes before they do). `stall_silence_s`: with no event left at all, silent secondary
     clocks count as stuck after so long, so that a deadlock is reported although a worker thread's clock was
     never ended. `outside_grace_s`: how long ranks may wait for store keys that no rank has posted before
-    that counts as a deadlock (a process outside the job may be about to post them). `speculation_events`:
-    bound of the number of events kept beyond the horizon.
+    that counts as a deadlock (a process outside the job may be about to post them). `join_grace_s`: the same
+    where a rank waits for the end of a thread or of a pool's work item, which may itself wait for something
+    real (a process that writes a checkpoint, a download). `speculation_events`: bound of the number of events
+    kept beyond the horizon.
     """
 
     lookahead: bool = True
@@ -29,4 +31,5 @@ class EngineOptions:
     attach_silence_s: float = 300.0
     stall_silence_s: float = 30.0
     outside_grace_s: float = 5.0
+    join_grace_s: float = 300.0
     speculation_events: int = 4096

@@ -141,10 +141,14 @@ def plan(
     host, port = rendezvous or ("127.0.0.1", free_ports(1)[0])
     common |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     ranks = out / "ranks"
-    if job.command.launch != RANK and environment.STATE in variables and not hosts_are_real:
-        folder = Path(variables[environment.STATE], "bin")
-        path = common.get("PATH", os.defpath)
-        common |= shims.write(folder, nodes=job.nodes, path=path, once=job.command.launch == ONCE)
+    if environment.STATE in variables:
+        # With machines of their own, each writes its programs into the folder that all see.
+        folder = Path(variables[environment.STATE], "bin" if node is None else f"bin-{node}")
+        common |= shims.write_gpu_tools(folder / "gpu", path=common.get("PATH", os.defpath))
+        if job.command.launch != RANK and not hosts_are_real:
+            common |= shims.write_host_tools(
+                folder / "host", nodes=job.nodes, path=common["PATH"], once=job.command.launch == ONCE
+            )
     if job.command.launch == RANK:
         planned = _per_rank(job, common, ranks, fork=fork)
     elif job.command.launch == NODE:

@@ -28,6 +28,8 @@ COLLECTIVE_KINDS = (
     "barrier",
 )
 REDUCE_OPS = ("sum", "avg", "max", "min", "product", "band", "bor", "bxor", "premul_sum")
+THREAD_KEY, FUTURE_KEY = "phantom/thread/", "phantom/future/"
+"""Prefixes of the store keys that threads and a pool's work items post as their last act."""
 ABORT_KINDS = ("deadlock", "mismatch", "peer-lost", "shutdown", "protocol")
 
 

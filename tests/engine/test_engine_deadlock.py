@@ -89,6 +89,20 @@ def test_a_key_that_nobody_sets() -> None:
     assert "rank 0: blocked in store.get at rdzv.py:4: waits for store keys that nobody has set: 'b'" in text
 
 
+@pytest.mark.parametrize("key", ["phantom/thread/0/7/1", "phantom/future/0/7/1"])
+def test_the_end_of_a_thread_that_waits_for_something_real(key: str) -> None:
+    """A joined thread may write a checkpoint or wait for a process: no deadlock for a long while."""
+    talk = Talk(2, outside_grace_s=5.0, stall_silence_s=30.0, join_grace_s=300.0)
+    talk.say(0, [11, 1, 0, [key], 50, "Thread.join at save.py:4"])
+    talk.say(1, [17, {}])
+    talk.wait(299.0)
+    assert talk.engine.failure is None
+    talk.wait(2.0)
+    kind, text = talk.failure()
+    assert kind == "deadlock"
+    assert "rank 0: blocked in Thread.join at save.py:4" in text
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import concurrent.futures.thread
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from interpose import futures
+from interpose import futures, threads
 from interpose_python.fake_extension import FakeExtension
 
 PS = 10**12
@@ -72,3 +73,31 @@ def test_a_cancelled_item_gives_its_clock_up(pooled: FakeExtension) -> None:
         assert waiting.cancel()
         go.set()
     assert [call[0] for call in pooled.log].count("clock_drop") == 1
+
+
+def test_an_item_that_is_awaited_keeps_its_clock_though_it_sleeps(
+    pooled: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A work item that waits for a process (which writes a checkpoint): the pool's thread is seen
+    asleep."""
+    saved = [(threading.Thread, name) for name in ("start", "join", "_bootstrap_inner")]
+    originals = [getattr(owner, name) for owner, name in saved]
+    monkeypatch.setattr(threads, "_extension", None)
+    threads.install(pooled)
+    try:
+        go = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(go.wait)
+            (worker,) = pool._threads
+            deadline_s = time.monotonic() + 10
+            while "clock_release" not in [call[0] for call in pooled.log] and time.monotonic() < deadline_s:
+                time.sleep(0.01)  # nobody waits for it yet: taken back
+            threading.Timer(0.3, go.set).start()
+            pooled.clock_advance_ps(5 * PS)
+            pooled.log.clear()
+            future.result()
+    finally:
+        for (owner, name), original in zip(saved, originals, strict=True):
+            setattr(owner, name, original)
+    assert ("clock_reserve", 5 * PS) in pooled.log
+    assert ("clock_release", worker.ident) not in pooled.log

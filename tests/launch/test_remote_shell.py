@@ -14,7 +14,10 @@ from phantom.launch import remote_shell, shims
 @pytest.fixture
 def hosts(tmp_path: Path) -> dict[str, str]:
     """The environment of a command that is started once on two nodes."""
-    return {**os.environ, **shims.write(tmp_path / "bin", nodes=2, path=os.environ["PATH"], once=True)}
+    return {
+        **os.environ,
+        **shims.write_host_tools(tmp_path / "bin", nodes=2, path=os.environ["PATH"], once=True),
+    }
 
 
 def run(hosts: dict[str, str], *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +75,10 @@ def test_the_clean_up_of_a_launcher_ends_no_other_job(hosts: dict[str, str]) -> 
 
 
 def test_a_command_that_runs_on_every_node_may_not_reach_out(tmp_path: Path) -> None:
-    env = {**os.environ, **shims.write(tmp_path / "bin", nodes=2, path=os.environ["PATH"], once=False)}
+    env = {
+        **os.environ,
+        **shims.write_host_tools(tmp_path / "bin", nodes=2, path=os.environ["PATH"], once=False),
+    }
     done = run(env, "ssh", "a", "true")
     assert done.returncode == 255
     assert "--launch once" in done.stderr

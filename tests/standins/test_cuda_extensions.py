@@ -7,8 +7,6 @@ import subprocess
 import types
 from pathlib import Path
 
-import pytest
-
 from interpose.frameworks import cuda_extensions
 from standins.running import run_script
 
@@ -24,6 +22,9 @@ for call in (
     lambda: cpp_extension.load_inline(name="inline_kernels", cpp_sources="", cuda_sources="void f();"),
     lambda: symmetric.empty(4, device="cuda"),
     lambda: torch.cuda.MemPool(nccl.mem_allocator),
+    lambda: torch.cuda.gds.GdsFile("data.bin", 0),
+    lambda: torch.cuda.nccl.all_reduce([torch.ones(1, device="cuda")]),
+    lambda: torch.ones(1, device="cuda").untyped_storage()._share_cuda_(),
 ):
     try:
         call()
@@ -37,11 +38,14 @@ raise ImportError("libcudart.so.12: cannot open shared object file", name="my_co
 def test_a_cuda_extension_ends_with_its_name_and_the_remedy(tmp_path: Path) -> None:
     log, _ = run_script(tmp_path, SCRIPT, fails=True)
     refused = [line for line in log.splitlines() if line.startswith("refused:")]
-    assert len(refused) == 4
+    assert len(refused) == 7
     assert "'my_kernels' (sources: kernel.cu)" in refused[0]
     assert "'inline_kernels'" in refused[1]
     assert "_symmetric_memory.empty" in refused[2]
     assert "NCCL user buffers (ProcessGroupNCCL.mem_allocator" in refused[3]
+    assert "torch.cuda.gds.GdsFile" in refused[4]
+    assert "torch.cuda.nccl.all_reduce" in refused[5]
+    assert "CUDA IPC" in refused[6]
     assert all("Remedy" in line for line in refused)
     assert "the module 'my_compiled_kernels' is a compiled CUDA extension (it wants libcudart.so.12)" in log
 
@@ -69,16 +73,3 @@ def test_a_toolkit_that_is_installed_is_left_alone() -> None:
     module._jit_compile = lambda *args, **kwargs: None  # type: ignore[attr-defined]
     cuda_extensions.watch_compilation(module)
     assert module.CUDA_HOME == "/usr/local/cuda"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("text", "found"), [("libcublasLt.so.12: cannot open", True), ("No module named 'numpyy'", False)]
-)
-def test_only_missing_cuda_libraries_are_explained(text: str, found: bool) -> None:
-    inner = ImportError(text, name="some_kernels")
-    outer = RuntimeError("could not start")
-    outer.__cause__ = inner
-    explained = cuda_extensions.explanation(outer)
-    assert (explained is not None) == found
-    if explained:
-        assert "'some_kernels'" in explained

@@ -31,6 +31,11 @@ def set_all_rng_states(states: dict[str, Any]) -> None:
     _all_rng_states = states
 
 
+def _default_generator() -> torch.Generator:
+    torch.cuda.init()
+    return torch.cuda.default_generators[torch.cuda.current_device()]
+
+
 class CudaRNGStatesTracker:
     """Named states of the device's generator."""
 
@@ -58,24 +63,24 @@ class CudaRNGStatesTracker:
         if name in self.states_:
             raise RuntimeError(f"cuda rng state {name} already exists")
         self.seeds_.add(seed)
-        before = torch.cuda.get_rng_state()
-        torch.cuda.manual_seed(seed)
-        self.states_[name] = torch.cuda.get_rng_state()
-        torch.cuda.set_rng_state(before)
-        _all_rng_states[name] = self.states_[name]
+        # A generator's state, not its bytes: CUDA graphs register those and replay with them.
+        self.states_[name] = _default_generator().clone_state()
+        self.states_[name].manual_seed(seed)
+        set_all_rng_states(self.states_)
 
     @contextmanager
     def fork(self, name: str = "model-parallel-rng") -> Iterator[None]:
         """Runs with that state and puts the old one back."""
         if name not in self.states_:
             raise KeyError(f"cuda rng state {name} is not added")
-        before = torch.cuda.get_rng_state()
-        torch.cuda.set_rng_state(self.states_[name])
+        generator = _default_generator()
+        before = generator.graphsafe_get_state()
+        generator.graphsafe_set_state(self.states_[name])
         try:
             yield
         finally:
-            self.states_[name] = torch.cuda.get_rng_state()
-            torch.cuda.set_rng_state(before)
+            self.states_[name] = generator.graphsafe_get_state()
+            generator.graphsafe_set_state(before)
 
 
 @contextmanager

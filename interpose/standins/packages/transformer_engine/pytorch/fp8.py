@@ -141,6 +141,11 @@ class FP8GlobalStateManager:
         return cls.skip_fp8_weight_update_tensor
 
     @classmethod
+    def add_fp8_tensors_to_global_buffer(cls, fp8_meta: dict[str, Any]) -> None:
+        """A module that a graph replays takes part in the next reduction of maxima."""
+        cls._modules += fp8_meta.get("num_gemms", 1)
+
+    @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
         """Maxima of the tensors that were cast, reduced over the group; then the scales: delayed scaling."""
         modules, cls._modules = cls._modules, 0 if forward else cls._modules
@@ -185,12 +190,14 @@ def fp8_autocast(
             manager.IS_FIRST_FP8_MODULE = True
             manager._modules = 0
     manager.FP8_ENABLED, manager.FP8_CALIBRATION = enabled, calibrating
+    manager.FP8_GRAPH_CAPTURING = _graph
     manager.AUTOCAST_DEPTH += 1
     try:
         yield
     finally:
         manager.AUTOCAST_DEPTH -= 1
-        if manager.AUTOCAST_DEPTH == 0 and enabled and torch.is_grad_enabled():
+        # A graph holds no reduction: who replays it reduces.
+        if manager.AUTOCAST_DEPTH == 0 and enabled and torch.is_grad_enabled() and not _graph:
             recipe = manager.FP8_RECIPE
             if recipe.delayed() and recipe.reduce_amax:
                 manager.reduce_and_update_fp8_tensors(forward=True)

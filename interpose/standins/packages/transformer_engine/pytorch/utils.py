@@ -10,8 +10,28 @@ from interpose.standins.surface import missing_names
 
 
 def make_weak_ref(x: Any) -> Any:
-    """A tensor on the same memory that does not keep it alive is not needed here: the tensor itself."""
+    """Tensors on the same memory that do not keep it alive: graphs of one pool then share their buffers.
+
+    Other values are returned as they are, as the library does; tuples, lists and dictionaries item by item.
+    """
+    if isinstance(x, torch.Tensor):
+        return _weak_tensor(x) if x.is_cuda else x
+    if isinstance(x, (tuple, list)):
+        return type(x)(make_weak_ref(item) for item in x)
+    if isinstance(x, dict):
+        return {key: make_weak_ref(value) for key, value in x.items()}
     return x
+
+
+def _weak_tensor(x: torch.Tensor) -> torch.Tensor:
+    # The way PyTorch's own CUDA graph trees refer to tensors of a graph's pool.
+    start = x.untyped_storage().data_ptr()
+    storage = torch._C._construct_storage_from_data_pointer(start, x.device, x.untyped_storage().nbytes())
+    layout = {
+        "size": x.shape, "stride": x.stride(), "dtype": x.dtype, "device": x.device,
+        "storage_offset": x.storage_offset(),
+    }  # fmt: skip
+    return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(layout, storage)
 
 
 def get_device_compute_capability() -> tuple[int, int]:
