@@ -268,6 +268,8 @@ def _bigscience() -> Iterator[Row]:
                 "unfused",
                 "--dropout",
                 "0.1" if volta else "0.0",
+                "--wait-for-sizes",
+                "ends",
                 *(("--zero1",) if "ZeRO-1" in line["fsdp_zero"] else ()),
             ),
             assumed="vocabulary 50257, dropout 0.1" if volta else "",
@@ -315,7 +317,10 @@ def _megatron() -> Iterator[Row]:
                 dtype="fp16",
                 recompute="full",
                 step_s=float(line["iteration_ms"]) / 1e3,
-                options=("--attention", "unfused", "--dropout", "0.1"),
+                options=(
+                    *("--attention", "unfused", "--dropout", "0.1"),
+                    *("--wait-for-sizes", "all", "--wait-for-exchange"),
+                ),
                 assumed="fp16, dropout 0.1, no flash attention, gradients reduced after the backward pass",
             )
 

@@ -143,9 +143,10 @@ _NOTES = """
   hidden size 2048 and 8 sequences per micro-batch would have to run at about 95 % of the datasheet peak;
   these rows are simulated up to 30 % too slow. Without it (as vTrain's own model has it where there
   is no pipeline) the 12 fitting rows had a median error of 13.5 % and a bias of -13 %, against 10 %
-  and -3 % with it, and hidden size 1024 was up to 34 % too fast. Each micro-batch also takes 3 to 6 ms
-  that do not depend on its size, presumably because Megatron broadcasts the shape of each batch and
-  waits for it, which the job does not do. Pipelines of hidden size 1024 are too fast by it.
+  and -3 % with it, and hidden size 1024 was up to 34 % too fast. Megatron's host waits for the GPU at
+  every micro-batch (it reads the sizes of the batch that it has broadcast) and after every exchange
+  between pipeline stages, so launches cannot run ahead; the job does both. On the fitting rows that took
+  the median error from 11.3 % to 8.3 % (waiting for the sizes at the ends of the pipeline alone: between).
 * **Fused kernels of Megatron** (bias and GELU; bias, dropout and addition; scale, mask and softmax)
   are separate kernels in the job. By the predicted prices fusing them would take 6 to 10 %
   off the kernels of a layer. It shows with tensor parallelism of 8 (mm0014, mm0016: 12 to 15 % too
@@ -155,16 +156,20 @@ _NOTES = """
   64 take 9.84 s, of 32 4.97 s and of 16 5.02 s (mm0014, mm0015), although the work is the same. It
   counts all the same.
 * **TorchTitan B200**: no B200 row of training is free for fitting, so Blackwell has Hopper's share of
-  the clock under sustained load; both rows are checks and both are 20 % too fast.
+  the clock under sustained load; both rows are checks and both are 28 % too fast. It is not the job:
+  TorchTitan 0.2.2's own Qwen3-14B with the row's settings takes 1.99 s in `phantom run` (published:
+  2.94 s), 79 % of it in matrix products at 1.14 PFLOP/s.
+* **BigScience V100**: data and pipeline parallelism are 4 to 14 % too fast, the two rows with tensor
+  parallelism (bs0230, bs0235) 37 %. Their gap is 1.1 ms for each of the 18,432 all_reduces of 8 MiB of a
+  step with recomputation: the time over PCIe or the network, while two of these V100 have NVLink between
+  them. bs0231 (no recomputation, 32 GB) runs out of memory; the published run did not.
 * **Pipelines beyond 32 micro-batches**: the extrapolation was 0.07 % and 0.33 % off the full
   simulation in the two rows tried (ms0778, ms0528).
 * **Slow-down of kernels by communication that runs beside them** is not modelled: FSDP rows lack
   it.
-* **Not run**: rows of 16 to 64 GPUs took two to nine minutes each on two shared cores; those without
-  a result are left for want of time. Among them are the rows of Megatron with tensor parallelism
-  across servers and with the smallest micro-batches, which may well be worse than those that ran, and
-  all of BigScience. Rows of 256 GPUs need more memory than the machine of these runs had. No row of
-  dgxc-benchmarking is in the filter: its configurations are incomplete.
+* **Not run**: rows of 16 to 64 GPUs took one to nine minutes each on two shared cores; those without
+  a result are left for want of time. Rows of 256 GPUs need more memory than the machine of these runs
+  had. No row of dgxc-benchmarking is in the filter: its configurations are incomplete.
 """
 
 

@@ -12,7 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Global ranks before and after this stage, and what travels between stages."""
+    """Global ranks before and after this stage, and what travels between stages.
+
+    `waits`: the host waits for the GPU after each exchange, as Megatron-LM's p2p_communication.py does after
+    batch_isend_irecv.
+    """
 
     stage: int
     stages: int
@@ -21,6 +25,7 @@ class Neighbours:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    waits: bool = False
 
     def exchange(
         self,
@@ -47,6 +52,8 @@ class Neighbours:
         if operations:
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
+            if self.waits:
+                torch.cuda.synchronize()
         if received is not None:
             received.requires_grad_()
         return received, gradient

@@ -38,6 +38,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("fused", "foreach", "loop"), default="fused")
     parser.add_argument("--norm", choices=("fused", "eager"), default="fused", help="of RMSNorm")
     parser.add_argument("--loss", choices=("fp32", "half"), default="fp32", help="logits of the llama style")
+    parser.add_argument(
+        "--wait-for-sizes",
+        choices=("none", "ends", "all"),
+        default="none",
+        help="stages whose host reads every batch's sizes from the GPU, as Megatron's broadcast_data",
+    )
+    parser.add_argument(
+        "--wait-for-exchange", action="store_true", help="wait for the GPU after each exchange of stages"
+    )
     parser.add_argument("--gpus-per-node", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
     return parser.parse_args()
@@ -75,6 +84,17 @@ def groups_of(arguments: argparse.Namespace) -> dict[str, dist.ProcessGroup | No
     return mine
 
 
+def read_sizes(sizes: tuple[int, ...], group: dist.ProcessGroup | None, device: torch.device) -> None:
+    """Tell the tensor group a batch's sizes and read them on the host, which waits for the GPU.
+
+    Megatron-LM, megatron/core/tensor_parallel/data.py, _build_key_size_numel_dictionaries: every micro-batch.
+    """
+    told = torch.tensor(sizes, dtype=torch.long, device=device)
+    if group is not None:
+        dist.broadcast(told, dist.get_global_rank(group, 0), group=group)
+    told.cpu()
+
+
 def train_in_three_dimensions(
     arguments: argparse.Namespace,
     shape: Shape,
@@ -105,11 +125,17 @@ def train_in_three_dimensions(
         shape=(shape.length, arguments.micro_batch, shape.hidden),
         dtype=dtype,
         device=device,
+        waits=arguments.wait_for_exchange,
     )
     extra = stage.extra(device)
     scale = 1.0
+    reads_sizes = arguments.wait_for_sizes == "all" or (
+        arguments.wait_for_sizes == "ends" and (stage.starts or stage.ends)
+    )
 
     def forward(x: Tensor | None) -> Tensor:
+        if reads_sizes:
+            read_sizes((arguments.micro_batch, shape.length + 1), groups["tensor"], device)
         ids = torch.randint(0, shape.vocabulary, (arguments.micro_batch, shape.length + 1), device=device)
         output: Tensor = stage(x, ids, extra)
         return output * scale if stage.ends else output
