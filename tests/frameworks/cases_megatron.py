@@ -123,6 +123,7 @@ CASES = (
         "jit-fusions", "TP 2, fused functions compiled", "--tensor-model-parallel-size 2", compiled=True
     ),
     pretrain("recompute-selective", "selective recompute", "--recompute-granularity selective"),
+    pretrain("cuda-graphs", "CUDA graphs of the layers", "--cuda-graph-impl local --te-rng-tracker"),
     pretrain("cp", "CP 2", "--context-parallel-size 2"),
     pretrain("moe", "4 experts, EP 2", f"{MOE} --expert-model-parallel-size 2"),
     pretrain(

@@ -116,6 +116,17 @@ CASES = (
         gpus=2,
         launcher="python",
     ),
+    titan(
+        "float8-compile",
+        "llama3, float8 linear layers, compiled",
+        "--model.converters",
+        "quantize.linear.float8",
+        "--quantize.linear.float8.filter_fqns",
+        "output",
+        "--compile.enable",
+        gpus=2,
+        launcher="python",
+    ),
     titan("pp-1f1b", "llama3, PP 4, 1F1B", PIPELINE, "4", SCHEDULE, "1F1B", gpus=4, launcher="python"),
     titan(
         "pp-interleaved",
