@@ -24,7 +24,6 @@ namespace {
 struct LiveBlock {
   int64_t bytes = 0;
   uint32_t device = 0;
-  MemoryPhase phase = MemoryPhase::kForward;
   int64_t step = 0;
   uint32_t category = 0;   // index into MemoryLogState::categories; 0: not told
 };
@@ -45,11 +44,9 @@ uint32_t categoryIndex(MemoryLogState& state, const std::string& name) {
   return uint32_t(state.categories.size() - 1);
 }
 
-// What a block that nobody named holds, as far as can be told while it lives.
-const char* guess(const LiveBlock& block) {
-  if (block.phase == MemoryPhase::kBackward) return "gradients";
-  return block.step == runningStep() ? "activations" : "other";
-}
+// What a block that nobody named holds, as far as can be told while it lives. Every parameter's gradient has just been
+// named, so that what else the backward pass allocated is a temporary of it: an activation's gradient, say.
+const char* guess(const LiveBlock& block) { return block.step == runningStep() ? "activations" : "other"; }
 
 Picoseconds now() { return thisThreadHasClock() ? thisThreadClock().now_ps.load(std::memory_order_relaxed) : 0; }
 
@@ -60,7 +57,7 @@ void memoryAllocated(int device, uint64_t address, size_t bytes, int64_t allocat
   const MemoryPhase phase = isAutogradThread() ? MemoryPhase::kBackward : MemoryPhase::kForward;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
-    state.live[address] = {int64_t(bytes), uint32_t(device), phase, runningStep(), 0};
+    state.live[address] = {int64_t(bytes), uint32_t(device), runningStep(), 0};
   }
   if (spoolKeepsMemory()) {
     spoolMemory(now(), uint32_t(device), address, int64_t(bytes), allocated_bytes, reserved_bytes, uint32_t(phase));

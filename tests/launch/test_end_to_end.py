@@ -318,6 +318,24 @@ kept = [torch.empty(1 << 30, device="cuda") for _ in range(100)]
     assert found["ranks"][0]["oom"]
 
 
+def test_what_the_backward_pass_holds_beside_gradients_is_no_gradient(real: Phantom) -> None:
+    """The logits' gradient of a loss is a temporary: sharding the gradients would not save it."""
+    text = """
+import torch
+model = torch.nn.Linear(1024, 32768).cuda()
+torch.optim.SGD(model.parameters(), 0.1)
+model(torch.ones(1 << 17, 1024, device="cuda")).float().softmax(-1).log().square().sum().backward()
+"""
+    done = real.run("run", "-G", "1", "--out", "a", real.script("train.py", text))
+    found = summary(real, "a")
+    assert found["status"] == "oom", done.stderr
+    (fault,) = found["faults"]
+    assert sum(fault["holders"].values()) == fault["allocated_bytes"]
+    assert fault["holders"]["parameters"] == 4 * (1024 * 32768 + 32768)
+    assert fault["holders"]["activations"] > 32 << 30
+    assert fault["holders"].get("gradients", 0) == 0
+
+
 def test_the_simulator_killed_is_status_4_and_leaves_nothing(real: Phantom) -> None:
     text = TRAIN.replace(
         "optimizer.zero_grad()", "open('started', 'w').write('x'); time.sleep(0); threading.Event().wait(600)"
