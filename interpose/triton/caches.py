@@ -8,11 +8,10 @@ is compiled.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,16 +33,21 @@ def choose_folders(state: str | None) -> None:
         os.environ[TRITON] = str(Path(os.environ[INDUCTOR], "triton"))
 
 
-@contextlib.contextmanager
-def _one_at_a_time(folder: Path, name: str) -> Iterator[None]:
-    """Holds a lock that all processes share; ends with the process that holds it."""
+def take_lock(cache: str, name: str) -> int:
+    """Waits for a lock that all processes share and returns its descriptor.
+
+    `cache` is the folder of compiled code that the lock is of. Closing the descriptor gives the lock back, as
+    does the end of the process.
+    """
+    folder = Path(cache, "locks")
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 def compile_once(compiler: ModuleType) -> None:
@@ -59,8 +63,11 @@ def compile_once(compiler: ModuleType) -> None:
         if folder is None or digest is None:
             return original(src, target, options, **more)
         name = hashlib.sha256(f"{digest()}/{target}/{options}".encode()).hexdigest()[:24]
-        with _one_at_a_time(Path(folder, "locks"), name):
+        lock = take_lock(folder, name)
+        try:
             return original(src, target, options, **more)
+        finally:
+            os.close(lock)
 
     compile.__doc__ = original.__doc__
     compiler.compile = compile  # type: ignore[attr-defined]

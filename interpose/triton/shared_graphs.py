@@ -12,17 +12,15 @@ depend on it. Where ranks talk to each other while they compile, each has to.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import re
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from interpose.triton.caches import INDUCTOR
+from interpose.triton.caches import INDUCTOR, take_lock
 
 OWN = 127
 """Stands for the rank's own device in keys: no server has a device of this index."""
@@ -185,11 +183,7 @@ def _found_or_locked(name: str, lookup: Callable[[], Any], is_hit: Callable[[Any
     found = lookup()
     if is_hit(found) or name in _held.descriptors or not shares():
         return found
-    folder = Path(os.environ[INDUCTOR], "locks")
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    _held.descriptors[name] = descriptor
+    _held.descriptors[name] = take_lock(os.environ[INDUCTOR], name)
     found = lookup()
     if is_hit(found):
         _release([name])
