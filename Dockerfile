@@ -6,7 +6,7 @@
 ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS base
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 LANG=C.UTF-8
+ENV PATH=/opt/venv/bin:$PATH LANG=C.UTF-8
 
 # Compiler and headers; nothing of this stage but what it built reaches the image.
 FROM base AS compiler

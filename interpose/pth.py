@@ -49,6 +49,10 @@ if os.environ.get("PHANTOM") not in (None, "", "0"):
         from interpose.import_hook import install
 
         install()
+        # What a job prints goes to a file, and is wanted as it comes. By lines, not by pieces as with
+        # PYTHONUNBUFFERED: ranks may share a pipe (mpirun's), where pieces of several would mix.
+        if hasattr(sys.stdout, "reconfigure") and not sys.stdout.write_through:
+            sys.stdout.reconfigure(line_buffering=True)
     else:
         sys.stderr.write("phantom: %s is gone; run `phantom doctor` to renew the hook\\n" % ROOT)
 '''

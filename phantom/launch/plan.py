@@ -130,8 +130,6 @@ def plan(
     }
     # As torchrun does: ranks share the machine's cores.
     inherited.setdefault("OMP_NUM_THREADS", "1")
-    # A rank's output goes to a file; without this it would be seen only at the end.
-    inherited.setdefault("PYTHONUNBUFFERED", "1")
     common = {
         **inherited,
         **variables,

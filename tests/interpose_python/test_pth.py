@@ -3,6 +3,7 @@ installed."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import venv
@@ -60,6 +61,27 @@ def test_a_folder_that_is_gone_is_said_and_python_goes_on(other_python: tuple[Pa
     shown = run(other_python[0], "-c", "print('works')", PHANTOM="1", PHANTOM_ROOT="/no/such")
     assert "works" in shown
     assert "/no/such is gone" in shown
+
+
+@pytest.mark.parametrize("options", [[], ["-I"], ["-u"]])
+def test_output_comes_at_once_and_a_line_at_a_time(
+    other_python: tuple[Path, Path], options: list[str]
+) -> None:
+    # Each write is a message here; what stays in a buffer is lost by _exit.
+    code = "import os; print('rank', 1); print('local', 0); os._exit(0)"
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [other_python[0], *options, "-c", code]
+    subprocess.run(command, stdout=theirs, env={"PATH": "/usr/bin:/bin", "PHANTOM": "1"}, check=True)
+    theirs.close()
+    got = []
+    while message := ours.recv(1000):
+        got.append(message)
+    ours.close()
+    if options == ["-u"]:  # as asked for
+        assert got[0] == b"rank"
+        assert b"".join(got) == b"rank 1\nlocal 0\n"
+    else:
+        assert got == [b"rank 1\n", b"local 0\n"]
 
 
 def test_installing_twice_writes_once_and_removing_leaves_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 TRAIN = """
-import argparse, os
+import argparse, os, sys
 for name, given in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
     if name not in os.environ:  # as scripts that mpirun starts do
         os.environ[name] = os.environ["OMPI_COMM_WORLD_" + given]
@@ -42,7 +42,8 @@ for step in range(steps):
     optimizer.step()
     optimizer.zero_grad()
 torch.cuda.synchronize()
-print("rank", dist.get_rank(), "local", local, "node", os.environ["PHANTOM_NODE"], flush=True)
+# In one write: the ranks of an mpirun share a pipe, and PYTHONUNBUFFERED may be set.
+sys.stdout.write(f"rank {dist.get_rank()} local {local} node {os.environ['PHANTOM_NODE']}\\n")
 dist.destroy_process_group()
 """
 
