@@ -92,10 +92,12 @@ def enter_process(here: Environment) -> None:
         futures.install(_extension)
 
 
-def hide_leak_reports() -> None:
-    """Keeps what binding libraries say of leaks at the end of a forked process off its standard error."""
+def end_as_fork() -> None:
+    """Lets a forked process end without freeing what it shares with its parent, and without reports of leaks
+    on its standard error."""
     if _extension is not None:
         _extension.hide_leak_reports()
+        _extension.skip_inherited_destructors()
 
 
 def _open_on_first_use(extension: ModuleType, torch_c: ModuleType) -> None:

@@ -235,6 +235,11 @@ def install(extension: ModuleType, *, epoch_s: int | None = None) -> None:
         return
     _clock = VirtualClock(extension, epoch_s)
     _clock_pid = os.getpid()
+    replace_functions()
+
+
+def replace_functions() -> None:
+    """Puts our functions into `time`, and where modules have copies; they give real time until `install`."""
     if time.sleep is _sleep:
         return
     for name, function in _ours.items():

@@ -225,6 +225,9 @@ class FakeExtension(types.ModuleType):
     def hide_leak_reports(self) -> None:
         pass
 
+    def skip_inherited_destructors(self) -> None:
+        pass
+
 
 def cuda_surface() -> types.ModuleType:
     """A stand-in for interpose.cuda_surface: only torch._C._cuda_init exists afterwards."""
