@@ -118,3 +118,21 @@ def test_a_window_limits_the_keys(model: CostModel) -> None:
         return KernelDescription("aten::_flash_attention_forward", args, (q,))
 
     assert model.cost(windowed(512)).duration_ps < 0.4 * model.cost(windowed(-1)).duration_ps
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "forward", "published_s", "tolerance"),
+    [
+        (5, 4096, 0, 0.599, 0.02),  # kn0498, which the backward rate was taken from
+        (4, 4096, 1, 0.520, 0.10),  # kn0494
+        (168, 128, 1, 0.0942, 0.15),  # kn0524
+    ],
+)
+def test_flash_attention_2_on_b200(
+    batch: int, length: int, forward: int, published_s: float, tolerance: float
+) -> None:
+    """Buckets of a step of Qwen3-14B (40 layers) of published_kernels.csv: mma.sync is slow on Blackwell."""
+    b200 = CostModel("b200", mode="predict")
+    step_s = 40e-12 * b200.cost(_backward(batch, 40, length, 128)).duration_ps
+    step_s += 40e-12 * forward * b200.cost(_flash(batch, 40, length, 128, causal=True)).duration_ps
+    assert step_s == pytest.approx(published_s, rel=tolerance)
