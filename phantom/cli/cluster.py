@@ -97,7 +97,7 @@ def calibrate(
 @click.option(
     "--ranks", type=click.IntRange(2, 16), default=2, show_default=True, help="processes of the sweep"
 )
-@click.option("--repetitions", type=click.IntRange(3, 1000), default=15, show_default=True, help="per size")
+@click.option("--repetitions", type=click.IntRange(3, 1000), default=40, show_default=True, help="per size")
 @click.option("--name", default="this-cpu", show_default=True, help="name of the new cluster")
 def measure(out: str | None, ranks: int, repetitions: int, name: str) -> None:
     """Measures Gloo between processes of this machine and writes its CPU as a cluster."""

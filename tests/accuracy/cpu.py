@@ -176,7 +176,7 @@ def measure(
         runner = Runner(folder, clock=clock)
         for number in range(rounds):
             cluster, store = folder / f"cluster-{number}.toml", folder / f"kernels-{number}.sqlite"
-            runner.phantom("cluster", "measure", "--out", str(cluster), "--repetitions", "9")
+            runner.phantom("cluster", "measure", "--out", str(cluster))
             for result in results:
                 _round(runner, result, cluster, store, trace=budgets and number == rounds - 1)
     return results

@@ -33,6 +33,17 @@ def test_disturbed_repetitions_do_not_count() -> None:
     assert fit_sweep({"rows": measured})["p2p"].latency_s == pytest.approx(50e-6)
 
 
+def test_calls_that_wait_for_a_core_count_with_their_share() -> None:
+    measured = rows("all_gather", 300e-6, 3e9)
+    for row in measured:
+        fast = row["samples_s"]
+        assert isinstance(fast, list)
+        row["samples_s"] = [*fast, *(sample + 4e-3 for sample in fast)]
+    fit = fit_sweep({"rows": measured})["all_gather"]
+    assert fit.latency_s == pytest.approx(2300e-6)
+    assert fit.rate_bytes_per_s == pytest.approx(3e9)
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "p2p"])
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_the_cluster_takes_the_fitted_times(tmp_path: Path, kind: str, backend: str) -> None:
