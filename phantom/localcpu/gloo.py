@@ -17,8 +17,8 @@ from phantom.launch.ports import free_ports
 SIZES = (4 << 10, 64 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Bytes; from where latency is all to where it is nothing."""
 SLICES_S = 0.010
-"""Waiting for a core within a job is a time slice or two of Linux (3 to 4 ms each); a call that takes longer than
-that was disturbed from outside."""
+"""Waiting for a core within a job is a time slice or two of Linux (3 to 4 ms each); a call that takes longer
+than that was disturbed from outside."""
 REPETITIONS = 40
 TIMEOUT_S = 180.0
 

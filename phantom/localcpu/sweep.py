@@ -1,8 +1,8 @@
 """One rank of the Gloo sweep: real collectives among processes of this machine, timed one by one.
 
-They are met as in a training step: every rank computes before it calls, but for the receiver of a message, which
-is there first and sleeps. Otherwise Gloo's threads find a core that is awake and free, and no transfer waits for
-the scheduler as those of a step do. A call lasts from the last rank's arrival until the last rank goes on.
+They are met as in a training step: every rank computes before it calls, but for the receiver of a message,
+which is there first and sleeps. Otherwise Gloo's threads find a core that is awake and free, and no transfer
+waits for the scheduler as those of a step do. A call lasts from the last rank's arrival until the last rank goes on.
 
 Run by :mod:`phantom.localcpu.gloo`; prints one JSON line on rank 0.
 """
