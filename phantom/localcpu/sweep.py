@@ -2,7 +2,8 @@
 
 They are met as in a training step: every rank computes before it calls, but for the receiver of a message,
 which is there first and sleeps. Otherwise Gloo's threads find a core that is awake and free, and no transfer
-waits for the scheduler as those of a step do. A call lasts from the last rank's arrival until the last rank goes on.
+waits for the scheduler as those of a step do. A call lasts from the last rank's arrival until the last rank
+goes on.
 
 Run by :mod:`phantom.localcpu.gloo`; prints one JSON line on rank 0.
 """
@@ -41,8 +42,6 @@ def call_of(kind: str, size_bytes: int) -> Callable[[], object]:
     if kind == "broadcast":
         return lambda: dist.broadcast(whole, 0)
     assert kind == "p2p"
-    if rank > 1:
-        return lambda: None
     return (lambda: dist.send(whole, 1)) if rank == 0 else (lambda: dist.recv(whole, 0))
 
 
@@ -52,7 +51,8 @@ def time_calls(kind: str, size_bytes: int, repetitions: int) -> list[float]:
     import torch.distributed as dist
 
     call = call_of(kind, size_bytes)
-    computes = kind != "p2p" or dist.get_rank() != 1
+    takes_part = kind != "p2p" or dist.get_rank() <= 1
+    computes = takes_part and not (kind == "p2p" and dist.get_rank() == 1)
     matrix = torch.ones(256, 256)
     for _ in range(2):
         call()
@@ -63,9 +63,10 @@ def time_calls(kind: str, size_bytes: int, repetitions: int) -> list[float]:
         end_ns = time.perf_counter_ns() + int(COMPUTE_S * 1e9)
         while computes and time.perf_counter_ns() < end_ns:
             torch.mm(matrix, matrix)
-        stamps[index, 0] = time.perf_counter_ns()  # one clock for all processes of the machine
-        call()
-        stamps[index, 1] = time.perf_counter_ns()
+        if takes_part:
+            stamps[index, 0] = time.perf_counter_ns()  # one clock for all processes of the machine
+            call()
+            stamps[index, 1] = time.perf_counter_ns()
     dist.all_reduce(stamps, op=dist.ReduceOp.MAX)
     return [int(end_ns - begin_ns) * 1e-9 for begin_ns, end_ns in stamps]
 
