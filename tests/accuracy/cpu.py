@@ -67,6 +67,13 @@ JOBS = (
 )
 
 
+def _spread(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return (third - first) / median(values)
+
+
 @dataclass
 class Result:
     """What was measured of one job, seconds: the median step of every real and simulated run, in order."""
@@ -94,10 +101,12 @@ class Result:
     @property
     def spread(self) -> float:
         """Distance between the quartiles of the real runs over their median."""
-        if len(self.real_s) < 2:
-            return 0.0
-        first, _, third = quantiles(self.real_s, n=4, method="inclusive")
-        return (third - first) / self.real
+        return _spread(self.real_s)
+
+    @property
+    def virtual_spread(self) -> float:
+        """The same of the simulated runs."""
+        return _spread(self.virtual_s)
 
     def within(self, limit: float) -> bool:
         """Whether the error is at most `limit`, or twice the spread where that is larger."""
@@ -209,7 +218,7 @@ def _round(runner: Runner, result: Result, cluster: Path, store: Path, *, trace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints the table and writes the page; status 1 where the errors are past the limits."""
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy.cpu")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", default="", help="only jobs whose names hold one of these, a comma between")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
                         help="cpu: CPU time of real runs, for one rank on a loaded machine")  # fmt: skip

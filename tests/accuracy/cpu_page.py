@@ -41,22 +41,22 @@ def page(results: Sequence[Result], *, rounds: int, took_s: float) -> str:
         "Gloo, and glibc told to keep freed memory in both runs (`KEEP_FREED_MEMORY` in `tests/accuracy/cpu.py`). In every round Gloo is measured, then each job is run for real and simulated in turn, its kernels "
         "measured anew; the last round has one more real run, which is traced for the budgets. A run counts with "
         "the median of its steps after the third, a job with the median of its runs. Spread: distance between the "
-        "quartiles of the real runs, over their median. A job passes with an error of at most 15 %, or twice its "
-        "spread where that is larger.",
+        "quartiles of the runs, over their median; kernels are measured anew for every simulated run, which has their noise. A job passes with an error of at most 15 %, or twice its "
+        "spread of real runs where that is larger.",
         "",
-        "| job | ranks | virtual | real | error | spread of real runs | kernels measured | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| job | ranks | virtual | real | error | spread of real runs | of simulated runs | kernels measured | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         if r.failure:
             lines.append(
-                f"| {r.job.name} | {r.job.ranks} | | | | | | failed: {r.failure.splitlines()[0][:120]} |"
+                f"| {r.job.name} | {r.job.ranks} | | | | | | | failed: {r.failure.splitlines()[0][:120]} |"
             )
             continue
         verdict = "" if r.within(WORST_LIMIT) else "**past the limit**"
         lines.append(
             f"| {r.job.name} | {r.job.ranks} | {r.virtual * 1e3:.1f} ms | {r.real * 1e3:.1f} ms | {r.error:+.1%} "
-            f"| {r.spread:.1%} | {r.measured_share:.0%} | {verdict} |"
+            f"| {r.spread:.1%} | {r.virtual_spread:.1%} | {r.measured_share:.0%} | {verdict} |"
         )
     if good:
         errors = [abs(r.error) for r in good]
