@@ -167,9 +167,9 @@ _NOTES = """
   simulation in the two rows tried (ms0778, ms0528).
 * **Slow-down of kernels by communication that runs beside them** is not modelled: FSDP rows lack
   it.
-* **Not run**: rows of 16 to 64 GPUs took one to nine minutes each on two shared cores; those without
-  a result are left for want of time. Rows of 256 GPUs need more memory than the machine of these runs
-  had. No row of dgxc-benchmarking is in the filter: its configurations are incomplete.
+* **Not run**: rows of 16 to 64 GPUs took one to nine minutes each on two shared cores, mm0021 of 256 GPUs
+  eight minutes and 11 GB; those without a result are left for want of time. No row of
+  dgxc-benchmarking is in the filter: its configurations are incomplete.
 """
 
 
