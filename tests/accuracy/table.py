@@ -156,9 +156,14 @@ _NOTES = """
   64 take 9.84 s, of 32 4.97 s and of 16 5.02 s (mm0014, mm0015), although the work is the same. It
   counts all the same.
 * **TorchTitan B200**: no B200 row of training is free for fitting, so Blackwell has Hopper's share of
-  the clock under sustained load; both rows are checks and both are 28 % too fast. It is not the job:
-  TorchTitan 0.2.2's own Qwen3-14B with the row's settings takes 1.99 s in `phantom run` (published:
-  2.94 s), 79 % of it in matrix products at 1.14 PFLOP/s.
+  the clock under sustained load; both rows are checks and 20 % too fast (28 % before FlashAttention-2's
+  backward took the rate of a published profile of another run of this model, kn0498). It is not the
+  job: TorchTitan 0.2.2's own Qwen3-14B with the row's settings took 1.99 s before that change, the job
+  2.13 s, the published run 2.94 s. The profile of such a run (kn0490 to kn0496; its step is not stated)
+  has 2.3 s of kernels and 0.94 s of NCCL, most of it reduce_scatter, which the simulation hides.
+* **TorchTitan A100**: tt0033 (no recomputation) runs out of memory by 0.2 GiB at its loss, the published
+  run did not: the job's RMSNorm in eager mode keeps fp32 copies for the backward pass, and the source
+  does not say which of TorchTitan's norms was used.
 * **BigScience V100**: data and pipeline parallelism are 4 to 14 % too fast, the two rows with tensor
   parallelism (bs0230, bs0235) 37 %. Their gap is 1.1 ms for each of the 18,432 all_reduces of 8 MiB of a
   step with recomputation: the time over PCIe or the network, while two of these V100 have NVLink between
