@@ -95,7 +95,10 @@ class VirtualClock:
     and read."""
 
     def __init__(self, extension: ModuleType, epoch_s: int | None) -> None:
+        from interpose import session  # here, not where it is asked: nothing can be imported at Python's end
+
         self._extension = extension
+        self._session = session
         self._before_session_ps = 0
         self._handed_over = False
         self._reader = _Reader()
@@ -103,17 +106,13 @@ class VirtualClock:
 
     def has_clock(self) -> bool:
         """Whether the calling thread runs in virtual time."""
-        from interpose import session
-
-        if session.is_open():
+        if self._session.is_open():
             return bool(self._extension.has_clock())
         return threading.current_thread() is threading.main_thread()
 
     def advance(self, by_ps: int) -> int:
         """Moves the calling thread's clock and returns its new reading in ps."""
-        from interpose import session
-
-        if not session.is_open():
+        if not self._session.is_open():
             self._before_session_ps += by_ps
             return self._before_session_ps
         self._hand_over()
@@ -122,9 +121,7 @@ class VirtualClock:
 
     def read(self) -> int:
         """One clock read: charges its host time, more in a polling loop so that it ends; returns ps."""
-        from interpose import session
-
-        if session.is_open():
+        if self._session.is_open():
             self._hand_over()
             now_ps = int(self._extension.clock_read_ps())
         else:

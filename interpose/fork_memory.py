@@ -14,7 +14,7 @@ import ctypes
 import gc
 import sys
 import weakref
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from interpose import clocks
@@ -31,6 +31,36 @@ class Kept:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
+
+
+class Remainder:
+    """Drops what the script's modules hold where something older than the fork keeps their variables alive.
+
+    That is common: `Optional[Config]` puts Config into a cache of `typing`, and its methods hold the
+    variables of the script. Python would let go of them when it takes `typing` apart; a file that was left
+    open there is written then. Nothing can refer to a module's dict weakly but through a function of it.
+    """
+
+    def __init__(self, modules: list[ModuleType]) -> None:
+        self._anchors: list[weakref.ref[FunctionType]] = []
+        for module in modules:
+            anchor = FunctionType(_anchor.__code__, vars(module))
+            vars(module)["__phantom_anchor__"] = anchor
+            self._anchors.append(weakref.ref(anchor))
+
+    def __del__(self) -> None:
+        left = [anchor.__globals__ for reference in self._anchors if (anchor := reference()) is not None]
+        # Objects before functions and classes, so that their __del__ finds those.
+        for is_code in (False, True):
+            for variables in left:
+                for name, value in list(variables.items()):
+                    is_kept = isinstance(value, ModuleType) or name.startswith("__")
+                    if not is_kept and isinstance(value, (type, FunctionType)) is is_code:
+                        variables[name] = None
+
+
+def _anchor() -> None:
+    """Its code is that of the functions that `Remainder` refers to."""
 
 
 def register() -> None:
@@ -64,4 +94,18 @@ def _keep_modules() -> None:
     for name, module in _loaded.items():
         if sys.modules.get(name) is module:
             sys.modules[name] = Kept(module)  # type: ignore[assignment]
+    inherited = {id(module) for module in _loaded.values()}
+    # Python drops the variables of a module that is still there after it let go of all; then those of sys.
+    end = ModuleType("_phantom_end")
+    end.remainder = Remainder(  # type: ignore[attr-defined]
+        [
+            module
+            for name, module in list(sys.modules.items())
+            if isinstance(module, ModuleType)
+            and name not in ("sys", "builtins")
+            and id(module) not in inherited
+        ]
+    )
+    sys.modules[end.__name__] = end
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(end))
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_loaded))  # so that none of them is freed

@@ -169,11 +169,14 @@ def _run(process: Process) -> None:
     sys.orig_argv = [sys.executable, process.script, *process.args]
     from importlib.machinery import SourceFileLoader
 
-    main.__file__ = process.script
+    # Absolute, as Python has it: a script may leave its folder and read itself.
+    path = os.path.abspath(process.script)
+    main.__file__ = path
     main.__dict__["__cached__"] = None
-    main.__loader__ = SourceFileLoader("__main__", process.script)
-    with open(process.script, "rb") as file:
-        code = compile(file.read(), process.script, "exec", dont_inherit=True)
+    main.__annotations__ = {}
+    main.__loader__ = SourceFileLoader("__main__", path)
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 

@@ -47,12 +47,48 @@ sys.stdout.write("no newline")
 sys.exit(0 if len(sys.argv) < 2 else sys.argv[1])
 """
 
+# Held by modules from before the fork, which nobody takes apart: a cache of `typing`, a handler of `logging`,
+# a function of torch.
+HELD = """
+import logging, time, typing
+import torch
+
+class Config:
+    def copy(self): return Config()
+
+class Handler(logging.Handler): pass
+class Late:
+    def __del__(self):
+        print("del", name(self), time.time() > 0, torch.nn.functional.relu(torch.zeros(1)).item())
+
+def name(value): return type(value).__name__
+def configured(config: typing.Optional[Config]): return name(config)
+torch.nn.functional.relu6 = configured
+logging.getLogger().addHandler(Handler())
+torch.ones(1, device="cuda")
+late = Late()
+unclosed = open("unclosed.txt", "w")
+unclosed.write("written")
+"""
+
+MOVED = """
+import os
+import torch
+torch.ones(1, device="cuda")
+os.makedirs("elsewhere")
+os.chdir("elsewhere")
+print("starts with", open(__file__).read().split()[:2], __annotations__)
+raise ValueError
+"""
+
 
 @pytest.fixture
 def real(tmp_path: Path) -> Phantom:
     runner = Phantom(tmp_path, None, faked=False)
     runner.script("small.py", SMALL)
     runner.script("last.py", LAST_THINGS)
+    runner.script("held.py", HELD)
+    runner.script("moved.py", MOVED)
     return runner
 
 
@@ -91,3 +127,20 @@ def test_what_a_script_leaves_to_its_end_is_done(real: Phantom, status: str) -> 
     assert "Exception" not in log
     assert "Traceback" not in log
     assert ("a message" in log) is (status == "a message")
+
+
+def test_variables_that_inherited_modules_keep_alive_are_let_go(real: Phantom) -> None:
+    process = real.start("run", "-q", "-G", "1", "--out", "out", "held.py")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert (real.folder / "unclosed.txt").read_text() == "written"
+    assert (real.folder / "out" / "ranks" / "0.log").read_text() == "del Late True 0.0\n"
+
+
+def test_a_script_that_leaves_its_folder_finds_itself(real: Phantom) -> None:
+    process = real.start("run", "-q", "-G", "1", "--out", "out", "moved.py")
+    process.communicate(timeout=120)
+    assert process.returncode == 1
+    log = (real.folder / "out" / "ranks" / "0.log").read_text()
+    assert "starts with ['import', 'os'] {}" in log
+    assert f'File "{real.folder / "moved.py"}", line 8' in log
