@@ -138,6 +138,7 @@ def _execute(process: Process) -> None:
 def _refresh_process_state() -> None:
     """What must differ between ranks although they are forks: random states, the environment that was
     read."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts: a lost peer is a BrokenPipeError
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     for stream in (sys.stdout, sys.stderr):
@@ -186,9 +187,9 @@ def _run_to_the_end(process: Process) -> None:
         _refresh_process_state()
         _run(process)
     except SystemExit as exit_:
-        if exit_.code not in (None, 0):
-            from interpose import session
+        from interpose import session
 
+        if session.is_failure(exit_.code):
             session.mark_failed()
         raise
     except BaseException as error:

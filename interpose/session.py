@@ -256,15 +256,23 @@ def _watch_failures() -> None:
     plain_exit = sys.exit
 
     def noted_exit(status: Any = None, /) -> NoReturn:
-        if status in (None, 0):
+        if not is_failure(status):
             plain_exit(status)
         raise _FailedExit(status)
 
     sys.exit = noted_exit  # type: ignore[assignment]
 
 
+def is_failure(status: Any) -> bool:
+    """Whether a process that ends by sys.exit(status) has failed.
+
+    The system keeps the last 8 bits of a number; a text is printed and means 1.
+    """
+    return bool(status & 0xFF) if isinstance(status, int) else status is not None
+
+
 class _FailedExit(SystemExit):
-    """sys.exit with another status than 0. Scripts may catch it; it is a failure once it ends the process.
+    """sys.exit with a status that means failure. Scripts may catch it; it is one once it ends the process.
 
     The interpreter then reads `code` from C, with no Python frame around it, and only after that runs exit
     handlers (CPython's handle_system_exit).
