@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from netsim.operation import Operation, bus_factor
 from netsim.spec import ClusterSpec
 
-IN_SWITCH_ALGORITHMS = ("nvls", "nvls_tree", "collnet_direct", "collnet_chain")
+IN_SWITCH_ALGORITHMS = ("nvls", "nvlstree", "collnet_direct", "collnet_chain")
 
 
 class Placement:

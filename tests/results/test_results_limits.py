@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from netsim.cluster import list_presets, load_cluster
+from netsim.nccl_constants import ALGORITHMS
 from netsim.network import Network
 from netsim.operation import Operation, bus_factor, even_size_bytes
 from phantom.engine.statistics import Statistics
-from phantom.results.limits import Placement, bus_limit_bytes_per_s, uneven_limit_bytes_per_s
+from phantom.results.limits import (
+    IN_SWITCH_ALGORITHMS,
+    Placement,
+    bus_limit_bytes_per_s,
+    uneven_limit_bytes_per_s,
+)
 from phantom.results.summary import collective_totals
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 
 
+def test_algorithms_that_reduce_in_the_switch_are_called_as_in_netsim() -> None:
+    assert set(IN_SWITCH_ALGORITHMS) < set(ALGORITHMS)
+
+
 @settings(max_examples=120, deadline=None)
+@example(cluster="h100-aws-p5", kind="all_reduce", size=1 << 32, nodes=2, stride=1)  # NVLS trees
 @given(
     cluster=st.sampled_from(list_presets()),
     kind=st.sampled_from(KINDS),
