@@ -52,16 +52,16 @@ def time_calls(kind: str, size_bytes: int, repetitions: int) -> list[float]:
 
     call = call_of(kind, size_bytes)
     takes_part = kind != "p2p" or dist.get_rank() <= 1
-    computes = takes_part and not (kind == "p2p" and dist.get_rank() == 1)
+    computes = kind != "p2p" or dist.get_rank() == 0
     matrix = torch.ones(256, 256)
-    for _ in range(2):
+    for _ in range(2 if takes_part else 0):
         call()
     stamps = torch.zeros(repetitions, 2, dtype=torch.int64)
     for index in range(repetitions):
         if kind == "p2p":
             dist.barrier()
-        end_ns = time.perf_counter_ns() + int(COMPUTE_S * 1e9)
-        while computes and time.perf_counter_ns() < end_ns:
+        deadline_ns = time.perf_counter_ns() + int(COMPUTE_S * 1e9)
+        while computes and time.perf_counter_ns() < deadline_ns:
             torch.mm(matrix, matrix)
         if takes_part:
             stamps[index, 0] = time.perf_counter_ns()  # one clock for all processes of the machine

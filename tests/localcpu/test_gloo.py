@@ -75,6 +75,13 @@ def test_a_real_sweep() -> None:
         assert fit.rate_bytes_per_s > 1e6  # under load two sizes may not differ: no upper limit
 
 
+def test_ranks_that_a_message_does_not_concern_take_no_part() -> None:
+    sweep = run_sweep(ranks=3, sizes=(4 << 10,), repetitions=3, timeout_s=60.0)
+    assert sweep["world_size"] == 3
+    (message,) = (row["samples_s"] for row in sweep["rows"] if row["kind"] == "p2p")
+    assert all(0 < sample < 1 for sample in message)
+
+
 def test_a_sweep_that_takes_too_long_ends_with_a_reason() -> None:
     with pytest.raises(SweepFailed, match="took longer"):
         run_sweep(ranks=2, timeout_s=0.2)
