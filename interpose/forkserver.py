@@ -141,8 +141,6 @@ def _refresh_process_state() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts: a lost peer is a BrokenPipeError
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     from interpose import attach, environment
 
     attach.enter_process(environment.read())
