@@ -190,7 +190,9 @@ _ATTENTION_NOTE = (
     "`flash` is FlashAttention-2 (PyTorch's own), `efficient` the memory-efficient kernels, `math` the "
     "unfused form, of which nothing is fitted. The rows are bars of figures, read by eye. On Blackwell "
     "`flash` takes its backward rate from kn0498, the profile of a step; of the two other profiles with such "
-    "a bucket it is 8 % (kn0494) and 3 % (kn0524) above (`tests/kernels/test_attention.py`)."
+    "a bucket it is 8 % (kn0494) and 3 % (kn0524) above with one forward pass a layer "
+    "(`tests/kernels/test_attention.py`). kn0494 has 205 launches, as many as with recomputation: then it is "
+    "23 %."
 )
 _MEMORY_NOTE = (
     "Copies by size, large copies (size not stated: 2 GiB moved is taken), quantisation kernels (bytes from "

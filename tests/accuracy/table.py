@@ -173,7 +173,7 @@ _NOTES = """
 * **Slow-down of kernels by communication that runs beside them** is not modelled: FSDP rows lack
   it.
 * **Not run**: rows of 16 to 64 GPUs took one to nine minutes each on two shared cores, mm0021 of 256 GPUs
-  eight minutes and 11 GB; those without a result are left for want of time. No row of
+  eight minutes and 9 GB; those without a result are left for want of time. No row of
   dgxc-benchmarking is in the filter: its configurations are incomplete.
 """
 
