@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantom.kernels.constants import constants_for
-from phantom.kernels.context import Context
-from phantom.kernels.published import (
+from phantom.kernels.calibrate.case_prices import attention_case_s, gemm_case_s, memory_case_s
+from phantom.kernels.calibrate.published_rows import (
     AttentionCase,
     GemmCase,
     MemoryCase,
@@ -24,7 +23,8 @@ from phantom.kernels.published import (
     gemm_cases,
     memory_cases,
 )
-from phantom.kernels.reproduce import attention_case_s, gemm_case_s, memory_case_s
+from phantom.kernels.predict.constants import constants_for
+from phantom.kernels.predict.rule_context import Context
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ _HEAD = (
     "Made by `python -m phantom.kernels.accuracy`; do not edit.",
     "The published rows are in `phantom/kernels/data/published_*.csv`, each with its source.",
     "A row belongs to the fitting or to the checking half by a hash of its shape. Constants are per",
-    "architecture and kernel class only; they come from `python -m phantom.kernels.fit`, which reads the",
-    "fitting half. Error = |predicted / published - 1|.",
+    "architecture and kernel class only; they come from `python -m phantom.kernels.calibrate.constant_fit`,",
+    "which reads the fitting half. Error = |predicted / published - 1|.",
     "",
 )
 _GEMM_NOTE = (

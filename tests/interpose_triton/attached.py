@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from phantom.kernels.model import CostModel
+from phantom.kernels.cost_model import CostModel
 
 GPU = "h100"
 CONFIG = {"device_count": 4, "capacity_bytes": 79 << 30, "values": True, "unknown_values": "healthy"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phantom.kernels.constants import constants_for
 from phantom.kernels.gpu import UnknownGpuError, gpu_by_name, known_gpus
+from phantom.kernels.predict.constants import constants_for
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 SXM", "NVIDIA H100 80GB HBM3", "h100-sxm", "H100 SXM", "h100"])
