@@ -17,7 +17,7 @@ h100_sxm,trtllm,1.0,fp8,4096,4096,4096,140.0,982
 h100_sxm,trtllm,1.0,int4_wo,16,4096,4096,10.0,1
 """
 SIMUMAX = """gpu,op,shape,efficiency,peak_tflops,tflops,source
-B200-SXM-180GB,matmul,"b=1, m=4096, k=8192, n=8192, layout=NT, accumulate=True, out_dtype=fp32",0.5,2250.0,1125,
+B200-SXM-180GB,matmul,"b=1, m=4096, k=8192, n=8192, layout=NT, accumulate=True, out_dtype=fp32",0.5,2250,1125,
 B200-SXM-180GB,sdp_fwd,"batch=1, seq_len=4096",0.5,2250.0,1125,x
 """
 
