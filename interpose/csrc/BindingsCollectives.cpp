@@ -1,5 +1,5 @@
 // Python classes ProcessGroupNCCL and HostGroup. They derive from torch's own c10d classes, which exist only once
-// torch.distributed's C part is initialised, so that they are made on demand (interpose/distributed.py).
+// torch.distributed's C part is initialised, so that they are made on demand (interpose/hooks/distributed.py).
 #include "Bindings.h"
 #include "Clock.h"
 #include "HostGroup.h"

@@ -1,4 +1,4 @@
-// Python's view of devices, streams, events and generators; interpose/cuda_surface.py builds torch._C's names from it.
+// Python's view of devices, streams, events and generators; interpose/cuda/surface.py builds torch._C's names from it.
 #include "Bindings.h"
 #include "AddressSpace.h"
 #include "Allocator.h"

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from interpose import environment
 from interpose.environment import Environment
-from interpose.spool import open_spool
+from interpose.time.spool import open_spool
 
 MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 60.0
@@ -224,7 +224,7 @@ def _open(here: Environment, rank: int, world_size: int) -> None:
         if _session is not None:
             return
         assert _extension is not None
-        from interpose import clocks, futures, threads
+        from interpose.time import clocks, futures, threads
 
         session = Session(_extension, here, rank, world_size)
         try:

@@ -9,23 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from interpose import (
-    clocks,
-    cpu_defaults,
-    distributed,
-    environment,
-    futures,
-    memory_tags,
-    printing,
-    routing,
-    session,
-    steps,
-    store,
-    threads,
-)
+from interpose import environment
+from interpose.after_import import after_import
 from interpose.environment import Environment
 from interpose.frameworks import cuda_extensions, deepspeed, host_optimizers, missing_libraries
-from interpose.import_hook import after_import
+from interpose.hooks import cpu_defaults, distributed, memory_tags, printing, routing
+from interpose.time import clocks, futures, session, steps, store, threads
 
 _extension: ModuleType | None = None
 
@@ -42,7 +31,7 @@ def attach() -> None:
         return
     import torch._C
 
-    from interpose.cuda_surface import install
+    from interpose.cuda.surface import install
     from interpose.extension import load
     from interpose.triton.install import install as triton_install
 

@@ -95,7 +95,9 @@ class VirtualClock:
     and read."""
 
     def __init__(self, extension: ModuleType, epoch_s: int | None) -> None:
-        from interpose import session  # here, not where it is asked: nothing can be imported at Python's end
+        from interpose.time import (
+            session,  # here, not where it is asked: nothing can be imported at Python's end
+        )
 
         self._extension = extension
         self._session = session

@@ -15,8 +15,8 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+from interpose.after_import import after_import
 from interpose.frameworks import cuda_extensions
-from interpose.import_hook import after_import
 
 C10D = "torch._C._distributed_c10d"
 DISTRIBUTED = "torch.distributed.distributed_c10d"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from interpose import threads
+from interpose.time import threads
 from phantom.wire.records import FUTURE_KEY
 
 _ITEM = "_phantom_item"
@@ -141,7 +141,7 @@ def _hold_clock(extension: ModuleType, item: Item) -> None:
 
 
 def _session_open() -> bool:
-    from interpose import session
+    from interpose.time import session
 
     return session.is_open()
 

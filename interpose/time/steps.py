@@ -101,7 +101,7 @@ def counter(extension: ModuleType) -> StepCounter:
 
 def watch_optimizers(module: ModuleType, extension: ModuleType) -> None:
     """Registers the global post-step hook; `module` is torch.optim.optimizer."""
-    from interpose import session
+    from interpose.time import session
 
     def after_step(*_: Any) -> None:
         if session.is_open():
@@ -116,7 +116,7 @@ def watch_backward(module: ModuleType, extension: ModuleType) -> None:
     The engine object is replaced by one of a sub-class, which every way into it uses: Tensor.backward,
     autograd.grad, and frameworks that call Variable._execution_engine.run_backward themselves.
     """
-    from interpose import session
+    from interpose.time import session
 
     class ImperativeEngine(module.ImperativeEngine):  # type: ignore[misc, name-defined]
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +135,7 @@ def watch_backward(module: ModuleType, extension: ModuleType) -> None:
 
 def _end_job() -> None:
     """The job has done its --steps: final synchronisation and statistics, then this process ends with 0."""
-    from interpose import session
+    from interpose.time import session
 
     session.close()
     session.wait_for_others()

@@ -45,7 +45,7 @@ class Handover:
         self.let_go = False
         self.joined = False
         self.awaited = False
-        """Somebody waits for the work item that this pool's thread runs (interpose/futures.py)."""
+        """Somebody waits for the work item that this pool's thread runs (interpose/time/futures.py)."""
         self.ended = False
         self.lock = threading.Lock()
         self.key = f"{THREAD_KEY}{os.environ.get('RANK', '0')}/{os.getpid()}/{next(_numbers)}"
@@ -199,6 +199,6 @@ def install(extension: ModuleType) -> None:
 
 
 def _has_clock(extension: ModuleType) -> bool:
-    from interpose import session
+    from interpose.time import session
 
     return session.is_open() and bool(extension.has_clock())

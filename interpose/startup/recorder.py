@@ -1,6 +1,6 @@
 """Records the steps of a real run: `phantom record`. No virtual device, no simulator, no virtual time.
 
-Steps are noticed as in a simulated run (interpose/steps.py), so that both sides mean the same by a step.
+Steps are noticed as in a simulated run (interpose/time/steps.py), so that both sides mean the same by a step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from interpose.import_hook import after_import
-from interpose.steps import StepCounter
+from interpose.after_import import after_import
+from interpose.time.steps import StepCounter
 
 MODE = "record"
 """Value of PHANTOM that asks for recording."""

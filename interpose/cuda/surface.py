@@ -1,7 +1,7 @@
 """Makes `torch.cuda`'s own Python run on the virtual device: sets the names it expects in `torch._C`.
 
 `install` must run after `torch._C` and `torch.storage` are loaded and before `torch/cuda/__init__.py` runs,
-which binds many of these names: that is where `interpose.import_hook` calls it.
+which binds many of these names: that is where `interpose.startup.import_hook` calls it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from interpose.after_import import after_import
 from interpose.cuda import devices, graphs, libraries, memory, streams
-from interpose.import_hook import after_import
 
 
 def _torch_c() -> Any:

@@ -91,7 +91,8 @@ def _threads() -> int:
 def _preload(control: Control, modules: list[str]) -> None:
     """Imports torch with the virtual device; waits for the job's environment at the moment that it is
     needed."""
-    from interpose import fork_memory, import_hook
+    from interpose.fork import memory
+    from interpose.startup import import_hook
 
     def receive_environment() -> None:
         message = control.receive()
@@ -99,7 +100,7 @@ def _preload(control: Control, modules: list[str]) -> None:
             raise SystemExit(0)  # phantom run gave up meanwhile
         os.environ.update(message["variables"])
 
-    fork_memory.register()
+    memory.register()
     import_hook.install(before=receive_environment)
     importlib.import_module("torch")
     for name in modules:
@@ -141,7 +142,8 @@ def _refresh_process_state() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts: a lost peer is a BrokenPipeError
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    from interpose import attach, environment
+    from interpose import environment
+    from interpose.startup import attach
 
     attach.enter_process(environment.read())
     attach.end_as_fork()
@@ -185,7 +187,7 @@ def _run_to_the_end(process: Process) -> None:
         _refresh_process_state()
         _run(process)
     except SystemExit as exit_:
-        from interpose import session
+        from interpose.time import session
 
         if session.is_failure(exit_.code):
             session.mark_failed()
@@ -238,9 +240,9 @@ class ForkServer:
 
     def _handle(self, message: dict[str, Any]) -> Process | None:
         if message["do"] == "start":
-            from interpose import fork_memory
+            from interpose.fork import memory
 
-            fork_memory.share()
+            memory.share()
             for values in message["processes"]:
                 process = Process(**values)
                 if self._fork(process):
@@ -323,6 +325,6 @@ def serve(descriptor: int, parent: int) -> None:
     if process is not None:
         _run_to_the_end(process)
     else:
-        from interpose import attach
+        from interpose.startup import attach
 
         attach.end_as_fork()

@@ -17,7 +17,7 @@ import weakref
 from types import FunctionType, ModuleType
 from typing import Any
 
-from interpose import clocks
+from interpose.time import clocks
 
 _OF_THE_INTERPRETER = ("sys", "builtins", "__main__")
 _loaded: dict[str, ModuleType] = {}

@@ -46,7 +46,7 @@ if os.environ.get("PHANTOM") not in (None, "", "0"):
     if os.path.isdir(os.path.join(ROOT, "interpose")):
         if not any(type(finder).__name__ == "PhantomPackages" for finder in sys.meta_path):
             sys.meta_path.insert(0, PhantomPackages())
-        from interpose.import_hook import install
+        from interpose.startup.import_hook import install
 
         install()
         # What a job prints goes to a file, and is wanted as it comes. By lines, not by pieces as with
@@ -61,7 +61,7 @@ _ROOT_LINE = re.compile(r"^ROOT = .*$", re.MULTILINE)
 
 def root() -> str:
     """Folder that holds the packages `interpose` and `phantom`."""
-    return str(Path(__file__).resolve().parent.parent)
+    return str(Path(__file__).resolve().parents[2])
 
 
 def hook_text() -> str:

@@ -83,7 +83,7 @@ def install(extension: ModuleType) -> None:
 
 
 def _wrapped(original: Callable[..., Any], record: Callable[..., Any]) -> Callable[..., Any]:
-    from interpose import session
+    from interpose.time import session
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
