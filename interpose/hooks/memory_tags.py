@@ -1,7 +1,7 @@
 """Tells the memory log what the device's blocks hold: parameters, gradients, optimizer state.
 
 The optimizer knows all three, so the categories are taken from it whenever its blocks may have changed.
-Blocks that nobody names are told apart by when they were allocated (MemoryLog.cpp) and, at the peak, by when
+Blocks that nobody names are told apart by when they were allocated (csrc/memory/MemoryLog.cpp) and, at the peak, by when
 they were freed (phantom/report/memory.py).
 """
 
