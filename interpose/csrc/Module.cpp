@@ -74,10 +74,14 @@ void readConfig(const py::dict& given) {
   std::string cpu_time = "model", unknown = "healthy";
   take(given, "cpu_time", cpu_time);
   take(given, "unknown_values", unknown);
-  TORCH_CHECK(cpu_time == "model" || cpu_time == "measured" || cpu_time == "none", "cpu_time must be model, measured or none, not ", cpu_time);
-  TORCH_CHECK(unknown == "healthy" || unknown == "zeros" || unknown == "error", "unknown_values must be healthy, zeros or error, not ", unknown);
+  TORCH_CHECK(cpu_time == "model" || cpu_time == "measured" || cpu_time == "none",
+              "cpu_time must be model, measured or none, not ", cpu_time);
+  TORCH_CHECK(unknown == "healthy" || unknown == "zeros" || unknown == "error",
+              "unknown_values must be healthy, zeros or error, not ", unknown);
   c.cpu_time = cpu_time == "model" ? CpuTime::kModel : cpu_time == "measured" ? CpuTime::kMeasured : CpuTime::kNone;
-  c.unknown_values = unknown == "healthy" ? UnknownValues::kHealthy : unknown == "zeros" ? UnknownValues::kZeros : UnknownValues::kError;
+  c.unknown_values = unknown == "healthy" ? UnknownValues::kHealthy
+                     : unknown == "zeros" ? UnknownValues::kZeros
+                                          : UnknownValues::kError;
   take(given, "values", c.values);
   take(given, "launch_queue", c.launch_queue);
   take(given, "blocking_launches", c.blocking_launches);
@@ -90,8 +94,11 @@ void readConfig(const py::dict& given) {
     const py::dict r = given["moe_routing"];
     std::string mode = "balanced";
     take(r, "mode", mode);
-    TORCH_CHECK(mode == "balanced" || mode == "zipf" || mode == "shares", "moe_routing's mode must be balanced, zipf or shares, not ", mode);
-    routing.mode = mode == "balanced" ? RoutingMode::kBalanced : mode == "zipf" ? RoutingMode::kZipf : RoutingMode::kShares;
+    TORCH_CHECK(mode == "balanced" || mode == "zipf" || mode == "shares",
+                "moe_routing's mode must be balanced, zipf or shares, not ", mode);
+    routing.mode = mode == "balanced" ? RoutingMode::kBalanced
+                   : mode == "zipf"   ? RoutingMode::kZipf
+                                      : RoutingMode::kShares;
     take(r, "alpha", routing.alpha);
     take(r, "layers", routing.layers);
     take(r, "source", routing.source);
@@ -126,9 +133,7 @@ void install(const py::dict& given) {
   for (auto& [order, run] : installers) run();
 }
 
-void requireSession(const char* what) {
-  TORCH_CHECK(sessionOpen(), what, " needs an open session");
-}
+void requireSession(const char* what) { TORCH_CHECK(sessionOpen(), what, " needs an open session"); }
 
 void bindSession(py::module_& m) {
   m.def("session_open", [](int) {
@@ -172,7 +177,7 @@ void bindSession(py::module_& m) {
 void bindClocks(py::module_& m) {
   m.def("clock_now_ps", [] { return thisThreadClock().now_ps.load(); });
   m.def("clock_advance_ps", [](Picoseconds by) { thisThreadClock().advance(by); });
-  m.def("clock_read_ps", [] {   // a script looks at the time: costs a little, so that polling ends
+  m.def("clock_read_ps", [] {  // a script looks at the time: costs a little, so that polling ends
     const HookScope scope;
     chargeHost(HostWork::kTimeRead);
     return thisThreadClock().now_ps.load();
@@ -315,7 +320,7 @@ void bindSteps(py::module_& m) {
     markStep(index, std::move(end));
     settleSteps(false);
   });
-  m.def("finish", [] {   // everything launched has ended; the last steps are settled and STATS and BYE go out
+  m.def("finish", [] {  // everything launched has ended; the last steps are settled and STATS and BYE go out
     if (!sessionOpen()) return;
     for (int device = 0; device < config().device_count; ++device) {
       Tail tail = deviceTail(DeviceIndex(device));
@@ -352,7 +357,7 @@ Installer::Installer(int order, void (*run)()) { allInstallers().emplace_back(or
 void ensureSession() {
   if (g_first_use_done.load(std::memory_order_acquire)) return;
   if (g_first_use == nullptr) return;
-  py::gil_scoped_acquire gil;   // the GIL is the lock: a second thread comes here only after the callback returned
+  py::gil_scoped_acquire gil;  // the GIL is the lock: a second thread comes here only after the callback returned
   if (g_first_use_done.exchange(true)) return;
   py::reinterpret_borrow<py::function>(g_first_use)();
 }

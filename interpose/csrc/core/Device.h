@@ -15,11 +15,11 @@ void installHooks();
 void installAllocator();
 void installHostMemory();
 
-constexpr int kMaxDevices = 64;   // per node; tables by device are as long
+constexpr int kMaxDevices = 64;  // per node; tables by device are as long
 
 // Device and stream of the calling thread.
 c10::DeviceIndex currentDevice();
-void setCurrentDevice(c10::DeviceIndex device);         // throws as CUDA does for an ordinal that is not there
+void setCurrentDevice(c10::DeviceIndex device);  // throws as CUDA does for an ordinal that is not there
 c10::StreamId currentStream(c10::DeviceIndex device);
 void setCurrentStream(c10::DeviceIndex device, c10::StreamId stream);
 c10::StreamId streamFromPool(c10::DeviceIndex device, int priority);

@@ -17,10 +17,19 @@ class Packer {
   void integer(int64_t v) {
     if (v >= 0) {
       if (v < 128) put(uint8_t(v));
-      else if (v <= 0xff) { put(0xcc); put(uint8_t(v)); }
-      else if (v <= 0xffff) { put(0xcd); big<uint16_t>(uint16_t(v)); }
-      else if (v <= 0xffffffffLL) { put(0xce); big<uint32_t>(uint32_t(v)); }
-      else { put(0xcf); big<uint64_t>(uint64_t(v)); }
+      else if (v <= 0xff) {
+        put(0xcc);
+        put(uint8_t(v));
+      } else if (v <= 0xffff) {
+        put(0xcd);
+        big<uint16_t>(uint16_t(v));
+      } else if (v <= 0xffffffffLL) {
+        put(0xce);
+        big<uint32_t>(uint32_t(v));
+      } else {
+        put(0xcf);
+        big<uint64_t>(uint64_t(v));
+      }
     } else if (v >= -32) {
       put(uint8_t(int8_t(v)));
     } else {
@@ -36,8 +45,13 @@ class Packer {
   }
   void string(std::string_view s) {
     if (s.size() < 32) put(uint8_t(0xa0 | s.size()));
-    else if (s.size() <= 0xff) { put(0xd9); put(uint8_t(s.size())); }
-    else { put(0xdb); big<uint32_t>(uint32_t(s.size())); }
+    else if (s.size() <= 0xff) {
+      put(0xd9);
+      put(uint8_t(s.size()));
+    } else {
+      put(0xdb);
+      big<uint32_t>(uint32_t(s.size()));
+    }
     out_.append(s);
   }
   void binary(const void* data, size_t n) {
@@ -47,11 +61,17 @@ class Packer {
   }
   void array(size_t n) {
     if (n < 16) put(uint8_t(0x90 | n));
-    else { put(0xdd); big<uint32_t>(uint32_t(n)); }
+    else {
+      put(0xdd);
+      big<uint32_t>(uint32_t(n));
+    }
   }
   void map(size_t n) {
     if (n < 16) put(uint8_t(0x80 | n));
-    else { put(0xdf); big<uint32_t>(uint32_t(n)); }
+    else {
+      put(0xdf);
+      big<uint32_t>(uint32_t(n));
+    }
   }
   std::string& buffer() { return out_; }
 
@@ -102,7 +122,7 @@ class Unpacker {
     std::memcpy(&v, &bits, 8);
     return v;
   }
-  std::string_view bytes() {   // str or bin
+  std::string_view bytes() {  // str or bin
     const uint8_t b = take();
     size_t n = 0;
     if (b >= 0xa0 && b < 0xc0) n = b & 0x1f;
@@ -137,10 +157,24 @@ class Unpacker {
   }
   void skip() {
     const uint8_t b = uint8_t(peek());
-    if (b == 0xc0 || b == 0xc2 || b == 0xc3) { take(); return; }
-    if (b == 0xca) { take(); big<uint32_t>(); return; }
-    if (b == 0xcb) { take(); big<uint64_t>(); return; }
-    if ((b >= 0xa0 && b < 0xc0) || b == 0xd9 || b == 0xda || b == 0xdb || (b >= 0xc4 && b <= 0xc6)) { bytes(); return; }
+    if (b == 0xc0 || b == 0xc2 || b == 0xc3) {
+      take();
+      return;
+    }
+    if (b == 0xca) {
+      take();
+      big<uint32_t>();
+      return;
+    }
+    if (b == 0xcb) {
+      take();
+      big<uint64_t>();
+      return;
+    }
+    if ((b >= 0xa0 && b < 0xc0) || b == 0xd9 || b == 0xda || b == 0xdb || (b >= 0xc4 && b <= 0xc6)) {
+      bytes();
+      return;
+    }
     if ((b >= 0x90 && b < 0xa0) || b == 0xdc || b == 0xdd) {
       for (size_t n = array(); n > 0; --n) skip();
       return;

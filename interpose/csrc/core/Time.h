@@ -24,8 +24,8 @@ struct Node final : c10::intrusive_ptr_target {
 using NodePtr = c10::intrusive_ptr<Node>;
 
 struct Tail {
-  NodePtr node;                // null: the tail is just `bound_ps`
-  Picoseconds offset_ps = 0;   // work after the node's end
+  NodePtr node;               // null: the tail is just `bound_ps`
+  Picoseconds offset_ps = 0;  // work after the node's end
   Picoseconds bound_ps = 0;
 
   Tail() = default;
@@ -49,7 +49,7 @@ struct Tail {
   }
   void notBefore(Picoseconds time_ps) { bound_ps = std::max(bound_ps, time_ps); }
   void add(Picoseconds duration_ps) {
-    offset_ps += duration_ps;   // meaningless without a node, and reset when one is set
+    offset_ps += duration_ps;  // meaningless without a node, and reset when one is set
     bound_ps += duration_ps;
     if (!node) offset_ps = 0;
   }

@@ -113,8 +113,9 @@ void resizeStorage(const py::handle& object, int64_t bytes) {
 py::object newStorage(int64_t bytes, int64_t index) {
   TORCH_CHECK(bytes >= 0, "Storage size must not be negative");
   const c10::DeviceIndex d = index < 0 ? currentDevice() : deviceIndex(index);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size_t(bytes),
-                                                       allocateOn(d, size_t(bytes)), deviceAllocator(), /*resizable=*/true);
+  auto storage =
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size_t(bytes),
+                                            allocateOn(d, size_t(bytes)), deviceAllocator(), /*resizable=*/true);
   return py::reinterpret_steal<py::object>(THPStorage_Wrap(c10::Storage(std::move(storage))));
 }
 

@@ -37,15 +37,15 @@ c10::StreamId makeStreamId(int priority, uint32_t index) {
 c10::DeviceIndex checked(c10::DeviceIndex device) {
   if (device < 0) return t_device;
   TORCH_CHECK(device < config().device_count, "CUDA error: invalid device ordinal\nGPU device ", int(device),
-              " asked for, but the simulated node has ", config().device_count, " (cuda:0 to cuda:",
-              config().device_count - 1, ").");
+              " asked for, but the simulated node has ", config().device_count,
+              " (cuda:0 to cuda:", config().device_count - 1, ").");
   return device;
 }
 
 struct EventState {
   std::mutex mutex;
   Tail tail;
-  uint64_t captured = 0;   // its number inside the CUDA graph it was recorded in
+  uint64_t captured = 0;  // its number inside the CUDA graph it was recorded in
   c10::DeviceIndex device = 0;
   bool timing = false;
 };
@@ -168,7 +168,7 @@ const Installer install_guard(20, installGuard);
 void installGuard() {
   TORCH_CHECK(config().device_count <= kMaxDevices, "phantom simulates at most ", kMaxDevices, " GPUs per node, not ",
               config().device_count);
-  static auto* guard = new VirtualGuard();   // the registry does not own
+  static auto* guard = new VirtualGuard();  // the registry does not own
   c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kCUDA)].store(guard);
 }
 
@@ -190,12 +190,12 @@ int priorityOf(c10::StreamId stream) {
 
 uint64_t streamHandle(c10::DeviceIndex device, c10::StreamId stream) {
   if (stream == 0) return 0;
-  if ((stream & 1) == 0) return uint64_t(stream);   // external: the id is the handle
+  if ((stream & 1) == 0) return uint64_t(stream);  // external: the id is the handle
   return kHandleMark | uint64_t(device) << 16 | uint64_t(stream) << 24;
 }
 
 c10::StreamId streamOfHandle(c10::DeviceIndex device, uint64_t handle) {
-  if (handle <= 2) return 0;   // cudaStreamLegacy, cudaStreamPerThread
+  if (handle <= 2) return 0;  // cudaStreamLegacy, cudaStreamPerThread
   if ((handle & kHandleMark) == kHandleMark) {
     TORCH_CHECK(c10::DeviceIndex((handle >> 16) & 0xff) == device, "stream ", handle, " belongs to another device");
     return c10::StreamId((handle & ~kHandleMark) >> 24);
@@ -209,8 +209,9 @@ double eventElapsedMs(void* start, void* end) {
   TORCH_CHECK_VALUE(a->timing && b->timing, "Both events must be created with argument 'enable_timing=True'.");
   // Always through query(), which charges host time, so that the clock does not depend on what has arrived already.
   for (void* event : {start, end}) {
-    TORCH_CHECK(query(tailOf(event)), "CUDA error: device not ready\nAn event of elapsed_time has not been reached yet; "
-                                      "synchronize first.");
+    TORCH_CHECK(query(tailOf(event)),
+                "CUDA error: device not ready\nAn event of elapsed_time has not been reached yet; "
+                "synchronize first.");
     // Its end lies before the clock, so that the simulator has sent it or is about to.
     awaitCondition([&] { return tailOf(event).known(); });
   }

@@ -24,7 +24,7 @@ namespace phantom {
 namespace {
 
 // Library versions of PyTorch's CUDA 12.8 build of these releases.
-constexpr long kCudnnVersion = 91002;      // 9.10.2
+constexpr long kCudnnVersion = 91002;  // 9.10.2
 constexpr long kCudnnFrontend = 11200;
 constexpr long kCudaRuntime = 12080;
 
@@ -36,7 +36,8 @@ struct VirtualHooks final : at::CUDAHooksInterface {
   }
   c10::Device getDeviceFromPtr(void* data) const override {
     const c10::DeviceIndex device = deviceOfAddress(data);
-    TORCH_CHECK(device >= 0, "The specified pointer resides on host memory and is not registered with any CUDA device.");
+    TORCH_CHECK(device >= 0,
+                "The specified pointer resides on host memory and is not registered with any CUDA device.");
     return c10::Device(c10::kCUDA, device);
   }
   bool isPinnedPtr(const void* data) const override { return isPinned(data); }
@@ -67,7 +68,7 @@ struct VirtualHooks final : at::CUDAHooksInterface {
   std::string showConfig() const override {
     return "  - CUDA Runtime 12.8 (simulated by phantom)\n  - CuDNN 9.10.2 (simulated by phantom)\n";
   }
-  double batchnormMinEpsilonCuDNN() const override { return 0.0; }   // CUDNN_BN_MIN_EPSILON since cuDNN 7.5
+  double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.5
   int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex) const override { return 4096; }
   void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex, int64_t) const override {}
   int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex) const override { return 0; }

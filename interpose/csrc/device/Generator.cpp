@@ -84,7 +84,8 @@ VirtualGenerator* VirtualGenerator::clone_impl() const {
 const at::Generator& defaultGenerator(c10::DeviceIndex device) {
   static const auto* all = [] {
     auto* made = new std::vector<at::Generator>();
-    for (int i = 0; i < config().device_count; ++i) made->push_back(at::make_generator<VirtualGenerator>(c10::DeviceIndex(i)));
+    for (int i = 0; i < config().device_count; ++i)
+      made->push_back(at::make_generator<VirtualGenerator>(c10::DeviceIndex(i)));
     return made;
   }();
   if (device < 0) device = currentDevice();
@@ -95,7 +96,8 @@ const at::Generator& defaultGenerator(c10::DeviceIndex device) {
 void drawNumbers(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t values) {
   if (values <= 0) return;
   const bool given = generator && generator->defined() && generator->device().is_cuda();
-  auto* impl = dynamic_cast<VirtualGenerator*>((given ? *generator : defaultGenerator(device)).unsafeGetGeneratorImpl());
+  auto* impl =
+      dynamic_cast<VirtualGenerator*>((given ? *generator : defaultGenerator(device)).unsafeGetGeneratorImpl());
   TORCH_CHECK(impl != nullptr, "a CUDA generator that is not phantom's");
   std::lock_guard<std::mutex> lock(impl->mutex_);
   impl->advance(uint64_t(values));

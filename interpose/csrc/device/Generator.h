@@ -17,9 +17,9 @@ class VirtualGenerator final : public c10::GeneratorImpl {
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override { return state_->seed; }
   uint64_t seed() override;
-  void set_offset(uint64_t offset) override;   // a multiple of 4
+  void set_offset(uint64_t offset) override;  // a multiple of 4
   uint64_t get_offset() const override { return state_->offset; }
-  void set_state(const c10::TensorImpl& state) override;   // 16 bytes, or 8 from old checkpoints
+  void set_state(const c10::TensorImpl& state) override;  // 16 bytes, or 8 from old checkpoints
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   // The state object itself, shared: what CUDA graphs register.
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override;

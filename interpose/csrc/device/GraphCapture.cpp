@@ -29,7 +29,7 @@ struct Step {
   std::function<void(StreamId)> run;
 };
 struct Graph {
-  StreamId origin = 0;   // becomes the stream of the replay; the others stay what they were
+  StreamId origin = 0;  // becomes the stream of the replay; the others stay what they were
   std::vector<Step> steps;
   std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> written;
 };
@@ -37,7 +37,7 @@ struct Graph {
 // Leaked and never locked while anything else is called.
 std::mutex g_open_captures_mutex;
 std::atomic<int> g_captures{0};
-thread_local int t_captures = 0;   // begun by this thread
+thread_local int t_captures = 0;  // begun by this thread
 auto& g_open_captures = *new std::map<DeviceIndex, Graph>();
 auto& g_graphs = *new std::map<uint64_t, std::shared_ptr<const Graph>>();
 uint64_t g_next_graph = 1, g_next_event = 1;
@@ -82,8 +82,8 @@ void captureWritten(const at::Tensor& tensor) {
   const auto open = g_open_captures.find(tensor.device().index());
   if (open == g_open_captures.end()) return;
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  open->second.written.emplace(storage, c10::weak_intrusive_ptr<c10::StorageImpl>(
-                                            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
+  open->second.written.emplace(
+      storage, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)));
 }
 
 void refuseInCapture(const char* what) {
@@ -101,12 +101,14 @@ uint64_t captureEvent(DeviceIndex device, StreamId stream) {
 }
 
 void captureBegin(DeviceIndex device, StreamId origin) {
-  TORCH_CHECK(origin != 0,
-              "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
-              "the default stream.)");
+  TORCH_CHECK(
+      origin != 0,
+      "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
+      "the default stream.)");
   {
     std::lock_guard<std::mutex> lock(g_open_captures_mutex);
-    TORCH_CHECK(g_open_captures.emplace(device, Graph{origin, {}}).second, "cuda:", int(device), " is being captured already");
+    TORCH_CHECK(g_open_captures.emplace(device, Graph{origin, {}}).second, "cuda:", int(device),
+                " is being captured already");
     ++g_captures;
     ++t_captures;
   }
@@ -135,7 +137,7 @@ void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream) {
     std::lock_guard<std::mutex> lock(g_open_captures_mutex);
     kept = g_graphs.at(graph);
   }
-  chargeHost(HostWork::kOperator);   // one launch, however many kernels
+  chargeHost(HostWork::kOperator);  // one launch, however many kernels
   std::unordered_map<uint64_t, Tail> events;
   for (const Step& step : kept->steps) {
     const StreamId where = step.stream == kept->origin ? stream : step.stream;

@@ -32,7 +32,7 @@ void refuseInCapture(const char* what);
 uint64_t captureEvent(DeviceIndex device, StreamId stream);
 
 void captureBegin(DeviceIndex device, StreamId origin);
-uint64_t captureEnd(DeviceIndex device);        // a number for the two below
+uint64_t captureEnd(DeviceIndex device);  // a number for the two below
 void captureReplay(uint64_t graph, DeviceIndex device, StreamId stream);
 void captureDrop(uint64_t graph);
 

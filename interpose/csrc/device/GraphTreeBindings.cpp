@@ -27,9 +27,9 @@ c10::StorageImpl& storageAt(uint64_t pointer) {
 py::object constructTensor(const py::dict& metadata, const py::handle& storage) {
   TORCH_CHECK(THPStorage_Check(storage.ptr()), "expected a storage");
   const auto dtype = reinterpret_cast<THPDtype*>(py::object(metadata["dtype"]).ptr())->scalar_type;
-  at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
-      c10::Storage(THPStorage_Unpack(storage.ptr())), c10::DispatchKeySet(c10::DispatchKey::CUDA),
-      c10::scalarTypeToTypeMeta(dtype));
+  at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(c10::Storage(THPStorage_Unpack(storage.ptr())),
+                                                                    c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                                                    c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(metadata["size"].cast<std::vector<int64_t>>(),
                                                       metadata["stride"].cast<std::vector<int64_t>>());
   tensor.unsafeGetTensorImpl()->set_storage_offset(metadata["storage_offset"].cast<int64_t>());
@@ -65,7 +65,8 @@ void freeStorage(uint64_t pointer) {
 
 const Binding bind_graph_trees([](py::module_& m) {
   py::class_<PoolCheckpoint>(m, "PoolCheckpoint");
-  m.def("pool_checkpoint", [](int64_t device, PoolId pool) { return deviceMemory(c10::DeviceIndex(device)).checkpoint(pool); });
+  m.def("pool_checkpoint",
+        [](int64_t device, PoolId pool) { return deviceMemory(c10::DeviceIndex(device)).checkpoint(pool); });
   m.def("set_pool_checkpoint", &setCheckpoint);
   m.def("pool_holds_only", [](int64_t device, PoolId pool, const std::set<uintptr_t>& expected) {
     return deviceMemory(c10::DeviceIndex(device)).allocatedIn(pool) == expected;

@@ -55,8 +55,9 @@ void bindOptions(py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr>& group) {
       .def_readwrite("group_name", &Options::group_name)
       .def_readwrite("global_ranks_in_group", &Options::global_ranks_in_group)
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
-      .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); },
-           py::arg("memo"));
+      .def(
+          "__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); },
+          py::arg("memo"));
 }
 
 void bindGroup(py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr>& group) {
@@ -77,19 +78,25 @@ void bindGroup(py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr>& group) {
       .def_property("bound_device_id", &ProcessGroupNccl::getBoundDeviceId, &ProcessGroupNccl::setBoundDeviceId)
       .def("comm_split_count", &ProcessGroupNccl::commSplitCount)
       .def("perform_nocolor_split", &ProcessGroupNccl::performNocolorSplit)
-      .def("register_mem_pool", [](ProcessGroupNccl& self, const py::object&, bool) { self.noteMemPool(); },
-           py::arg("pool"), py::arg("symm") = false)
-      .def("deregister_mem_pool", [](ProcessGroupNccl&, const py::object&) {}, py::arg("pool"))
+      .def(
+          "register_mem_pool", [](ProcessGroupNccl& self, const py::object&, bool) { self.noteMemPool(); },
+          py::arg("pool"), py::arg("symm") = false)
+      .def(
+          "deregister_mem_pool", [](ProcessGroupNccl&, const py::object&) {}, py::arg("pool"))
       .def("_is_initialized", &ProcessGroupNccl::isInitialized)
       .def("get_error", &ProcessGroupNccl::getError)
       .def("_set_default_timeout", &ProcessGroupNccl::setTimeout, py::arg("timeout"))
       .def("_get_timeout", [](ProcessGroupNccl& self) { return self.options()->timeout; })
-      .def("_add_ephemeral_timeout", [](ProcessGroupNccl&, std::chrono::milliseconds) {}, py::arg("timeout"))
-      .def("_verify_work_timeout", [](ProcessGroupNccl&, const c10::intrusive_ptr<Work>&, std::chrono::milliseconds) { return true; })
-      .def("_set_enable_nan_check", [](ProcessGroupNccl&, bool) {}, py::arg("enable_nan_check"))
+      .def(
+          "_add_ephemeral_timeout", [](ProcessGroupNccl&, std::chrono::milliseconds) {}, py::arg("timeout"))
+      .def("_verify_work_timeout",
+           [](ProcessGroupNccl&, const c10::intrusive_ptr<Work>&, std::chrono::milliseconds) { return true; })
+      .def(
+          "_set_enable_nan_check", [](ProcessGroupNccl&, bool) {}, py::arg("enable_nan_check"))
       .def("_comm_ptr", [](ProcessGroupNccl& self) { return self.getID(); })
       .def("_group_start", &ProcessGroupNccl::startCoalescing, NoGil())
-      .def("_group_end", [](ProcessGroupNccl& self) { self.endCoalescing(); }, NoGil())
+      .def(
+          "_group_end", [](ProcessGroupNccl& self) { self.endCoalescing(); }, NoGil())
       .def("_shutdown", &ProcessGroupNccl::shutdown, NoGil())
       .def("abort", &ProcessGroupNccl::abort, NoGil())
       .def_static("get_build_nccl_version", [] { return kNcclVersion; })
@@ -101,7 +108,7 @@ void bindGroup(py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr>& group) {
 }
 
 py::object makeProcessGroupNccl(const py::module_& scope) {
-  static PyObject* made = nullptr;   // the class lives as long as the process, like torch's own
+  static PyObject* made = nullptr;  // the class lives as long as the process, like torch's own
   if (made == nullptr) {
     py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr> group(scope, "ProcessGroupNCCL", py::module_local(false));
     bindConfig(group);
@@ -122,7 +129,8 @@ py::object makeHostGroup(const py::module_& scope) {
     group.def(py::init<c10::intrusive_ptr<c10d::Backend>>(), py::arg("inner"))
         .def_property_readonly("inner", [](HostGroup& self) { return self.inner(); })
         // Objects, not accessors: an accessor would be read when the wrapped group's Python object is gone.
-        .def_property_readonly("options", [](HostGroup& self) -> py::object { return py::cast(self.inner()).attr("options"); })
+        .def_property_readonly("options",
+                               [](HostGroup& self) -> py::object { return py::cast(self.inner()).attr("options"); })
         .def("__getattr__",
              [](HostGroup& self, const py::str& name) -> py::object { return py::cast(self.inner()).attr(name); })
         .def("_class_of_inner", [](HostGroup& self) { return py::type::of(py::cast(self.inner())); });
@@ -141,9 +149,12 @@ const Binding bind_collectives([](py::module_& m) {
   m.def("make_host_group", &makeHostGroup, py::arg("scope"));
   m.def("meet_begin", &meetBegin, py::arg("name"), py::arg("global_ranks"), NoGil());
   m.def("meet_end", &meetEnd, py::arg("request"), NoGil());
-  m.def("meet_failed", [](uint64_t request) {
-    if (request != 0) thisThreadClock().waiting = false;
-  }, py::arg("request"));
+  m.def(
+      "meet_failed",
+      [](uint64_t request) {
+        if (request != 0) thisThreadClock().waiting = false;
+      },
+      py::arg("request"));
   m.def("nccl_version", [] { return kNcclVersion; });
   m.def("nccl_default_timeout", [] { return kNcclDefaultTimeout; });
 });

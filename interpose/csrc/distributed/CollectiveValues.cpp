@@ -17,14 +17,15 @@
 namespace phantom {
 namespace {
 
-constexpr int64_t kMaxPayloadBytes = int64_t(16) << 20;   // the simulator combines no more
+constexpr int64_t kMaxPayloadBytes = int64_t(16) << 20;  // the simulator combines no more
 constexpr int64_t kMaxAskedFloatBytes = 1024;
 
 // The message as one flat CPU tensor; undefined if its parts do not fit together or it is too large.
 at::Tensor joinPieces(const Message& message, const std::vector<at::Tensor>& values) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_INTERNAL_ASSERT(values.size() == message.tensors.size());
-  if (values.size() == 1 && message.pieces.size() == 1 && message.pieces[0].numel == values[0].numel()) return values[0];
+  if (values.size() == 1 && message.pieces.size() == 1 && message.pieces[0].numel == values[0].numel())
+    return values[0];
   const at::ScalarType dtype = values[0].scalar_type();
   const size_t item = values[0].element_size();
   bool uniform = true;
@@ -121,7 +122,7 @@ void supplyLater(const NodePtr& node, uint32_t index, const Message& message) {
     std::mutex mutex;
     NodePtr node;
     uint32_t index;
-    Message message;   // its tensors only lend their number
+    Message message;  // its tensors only lend their number
     std::vector<std::optional<at::Tensor>> values;
     size_t missing;
     bool unknown = false;
@@ -148,7 +149,7 @@ void supplyLater(const NodePtr& node, uint32_t index, const Message& message) {
         payload = packMessage(gathering->message, values);
       }
       recordSupply(gathering->node, gathering->index, payload);
-      flush();   // somebody may be blocked on the value
+      flush();  // somebody may be blocked on the value
     });
   }
 }
@@ -169,7 +170,7 @@ struct Receiver::State {
     Fulfil fulfil;
     std::vector<int64_t> sizes;
     at::ScalarType dtype = at::ScalarType::Undefined;
-    std::vector<std::pair<int64_t, Piece>> parts;   // (element in the result, piece of the tensor)
+    std::vector<std::pair<int64_t, Piece>> parts;  // (element in the result, piece of the tensor)
   };
   std::mutex mutex;
   bool bound = false, arrived = false;
@@ -177,10 +178,10 @@ struct Receiver::State {
   std::vector<Output> outputs;
   int64_t numel = 0;
 
-  void deliver() {   // once, when both the payload and the outputs are there
+  void deliver() {  // once, when both the payload and the outputs are there
     at::Tensor flat;
     if (payload) flat = unpackValue(*payload);
-    if (flat.defined() && flat.numel() != numel) flat = at::Tensor();   // shapes that differ between the ranks
+    if (flat.defined() && flat.numel() != numel) flat = at::Tensor();  // shapes that differ between the ranks
     for (Output& output : outputs) {
       output.fulfil(flat.defined() ? takeTensor(flat, output.sizes, output.dtype, output.parts) : std::nullopt);
     }

@@ -22,7 +22,7 @@ struct Message {
   std::vector<at::Tensor> tensors;
   std::vector<Piece> pieces;
 
-  void add(const at::Tensor& tensor);                       // the whole tensor
+  void add(const at::Tensor& tensor);  // the whole tensor
   void addChunk(uint32_t tensor, int64_t chunk, int64_t chunks);
   int64_t numel() const;
 };

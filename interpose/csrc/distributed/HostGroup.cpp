@@ -62,22 +62,22 @@ void GlooWork::waitReally(std::chrono::milliseconds timeout) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   try {
     future = inner_->getFuture();
-  } catch (const c10::Error&) {   // sends, receives and reduce_scatter have none
+  } catch (const c10::Error&) {  // sends, receives and reduce_scatter have none
   }
   if (future) {
     // Keeps Ctrl-C and the simulator's abort working while the other ranks have not come yet.
     future->addCallback([](c10::ivalue::Future&) { notifySession(); }, /*uses_future=*/false);
     awaitCondition([&] { return inner_->isCompleted(); });
   }
-  inner_->wait(timeout);   // throws what the operation threw
+  inner_->wait(timeout);  // throws what the operation threw
 }
 
 bool GlooWork::wait(std::chrono::milliseconds timeout) {
   if (settled_) return true;
   throwIfAborted();
-  chargeHost(HostWork::kSync);   // whether the end is known by now depends on real time: both ways cost the same
+  chargeHost(HostWork::kSync);  // whether the end is known by now depends on real time: both ways cost the same
   Tail end(node_);
-  if (end.known()) {   // all members have come
+  if (end.known()) {  // all members have come
     inner_->wait(timeout);
     thisThreadClock().notBefore(end.bound_ps);
   } else {
@@ -102,7 +102,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GlooWork::getFuture() {
 
 HostGroup::HostGroup(c10::intrusive_ptr<Backend> inner)
     : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {
-  comm();   // the id counts the groups made so far, so it is taken at the same point on all members
+  comm();  // the id counts the groups made so far, so it is taken at the same point on all members
 }
 
 void HostGroup::setGroupUid(const std::string& uid) {
@@ -169,7 +169,7 @@ WorkPtr HostGroup::postTransfer(const at::Tensor& tensor, int peer, int tag, boo
   throwIfAborted();
   chargeHost(HostWork::kCollective);
   Comm* own = &comm();
-  if (tag != 0) {   // Gloo matches by tag
+  if (tag != 0) {  // Gloo matches by tag
     auto& tagged = tag_comms_[tag];
     if (!tagged) tagged = std::make_shared<Comm>(comm(), "tag " + std::to_string(tag), globalRanks());
     own = tagged.get();
@@ -233,7 +233,8 @@ WorkPtr HostGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& in
 
 WorkPtr HostGroup::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   if (onDevice(inputs)) return settled(deviceGroup().gather(outputs, inputs, opts));
-  return post("gather", inputs.front(), bytesOf(inputs) * getSize(), opts.rootRank, inner_->gather(outputs, inputs, opts));
+  return post("gather", inputs.front(), bytesOf(inputs) * getSize(), opts.rootRank,
+              inner_->gather(outputs, inputs, opts));
 }
 
 WorkPtr HostGroup::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {

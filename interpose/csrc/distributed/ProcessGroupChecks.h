@@ -10,7 +10,8 @@
 namespace phantom {
 
 inline constexpr const char* kMultiDeviceError =
-    "Expecting one tensor only but got multiple. You are probably using multiple devices under one thread. The support for "
+    "Expecting one tensor only but got multiple. You are probably using multiple devices under one thread. The support "
+    "for "
     "such usage has been deprecated. For details, please refer to "
     "https://pytorch.org/docs/stable/distributed.html#multi-gpu-collective-functions. ProcessGroupNCCL continues "
     "supporting multi-process and multi-thread modes.";
@@ -28,7 +29,8 @@ inline void checkSameDevice(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) C10_THROW_ERROR(ValueError, "Tensor list must be nonempty");
   for (const at::Tensor& t : tensors) {
     if (!t.is_cuda() || t.is_sparse()) C10_THROW_ERROR(ValueError, "Tensors must be CUDA and dense");
-    if (t.scalar_type() != tensors.front().scalar_type()) C10_THROW_ERROR(TypeError, "Tensors must have identical type");
+    if (t.scalar_type() != tensors.front().scalar_type())
+      C10_THROW_ERROR(TypeError, "Tensors must have identical type");
     if (!t.is_non_overlapping_and_dense()) C10_THROW_ERROR(ValueError, "Tensors must be non-overlapping and dense");
     TORCH_CHECK_WITH(ValueError, t.get_device() == tensors.front().get_device(),
                      "Expected list of tensors on the same device");

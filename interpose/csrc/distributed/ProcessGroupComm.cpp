@@ -32,7 +32,7 @@ int nextInstance(const std::string& base) {
 void packValueField(Packer& p, const std::string& payload, bool later) {
   if (later) p.string("later");
   else if (payload.empty()) p.nil();
-  else p.buffer().append(payload);   // a packed array of its own
+  else p.buffer().append(payload);  // a packed array of its own
 }
 
 void packIntegers(Packer& p, const std::vector<int64_t>& values) {
@@ -70,7 +70,7 @@ void Comm::announce() {
 void Comm::post(const CollectiveRecord& call) {
   const std::string where = pythonLocation();
   Clock& clock = thisThreadClock();
-  std::lock_guard<std::mutex> hold(mutex_);   // the sequence number and the record's place in the stream agree
+  std::lock_guard<std::mutex> hold(mutex_);  // the sequence number and the record's place in the stream agree
   announce();
   const int64_t sequence = sequence_++;
   record([&](Packer& p) {

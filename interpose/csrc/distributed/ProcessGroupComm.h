@@ -20,22 +20,22 @@ struct CollectiveRecord {
   NodePtr node;
   const char* kind = "";
   c10::ScalarType dtype = c10::ScalarType::Float;
-  int64_t bytes = 0;                 // NCCL's message size
-  int64_t root = -1;                 // group rank
+  int64_t bytes = 0;  // NCCL's message size
+  int64_t root = -1;  // group rank
   Tail ready;
-  std::string payload;               // this rank's value; empty: none
-  bool value_later = false;          // it follows in a SUPPLY record
-  bool want = false;                 // the result is to be sent back
+  std::string payload;       // this rank's value; empty: none
+  bool value_later = false;  // it follows in a SUPPLY record
+  bool want = false;         // the result is to be sent back
   const char* op = nullptr;
   bool has_factor = false;
   double factor = 0;
-  std::vector<int64_t> in_splits, out_splits;   // elements
+  std::vector<int64_t> in_splits, out_splits;  // elements
   int64_t coalesced = 1;
 };
 
 // One transfer of a P2P record.
 struct TransferRecord {
-  int peer = 0;                      // rank in the communicator
+  int peer = 0;  // rank in the communicator
   bool is_send = false;
   int64_t bytes = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
@@ -66,7 +66,7 @@ class Comm {
   std::mutex mutex_;
   bool announced_ = false;
   int64_t sequence_ = 0;
-  std::map<std::pair<int, int>, int64_t> transfers_;   // (source, destination) -> next sequence number
+  std::map<std::pair<int, int>, int64_t> transfers_;  // (source, destination) -> next sequence number
 };
 
 // Suffix of a communicator that the `number`-th split of another one made for these of its members.

@@ -48,7 +48,8 @@ ProcessGroupNccl::ProcessGroupNccl(c10::intrusive_ptr<c10d::Store> store, int ra
 // Calls that NCCL fuses into one transfer: the same operation on several buffers of one type.
 bool ProcessGroupNccl::Call::fusesWith(const Call& other) const {
   const std::string_view name = kind;
-  if (lists || other.lists || name == "all_to_all" || name == "gather" || name == "scatter" || name == "barrier") return false;
+  if (lists || other.lists || name == "all_to_all" || name == "gather" || name == "scatter" || name == "barrier")
+    return false;
   if (name != other.kind || root != other.root || sample().scalar_type() != other.sample().scalar_type()) return false;
   if (!reduce) return true;
   return reduce->op_ == other.reduce->op_ && reduce->op_ != c10d::ReduceOp::PREMUL_SUM;
@@ -109,7 +110,7 @@ WorkPtr ProcessGroupNccl::collective(Call call, bool async_op) {
   const HookScope scope;
   const c10::Device device = call.sample().device();
   checkNcclType(call.sample().scalar_type());
-  if (call.reduce) ncclReduceOp(*call.reduce, call.sample().scalar_type());   // throws what NCCL cannot do
+  if (call.reduce) ncclReduceOp(*call.reduce, call.sample().scalar_type());  // throws what NCCL cannot do
   if (!coalescing_) {
     std::vector<Call> one;
     const auto type = call.type;
@@ -144,7 +145,7 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
   work->timing_ = timing_;
   for (Call& call : calls) {
     work->outputs_.insert(work->outputs_.end(), call.outputs.begin(), call.outputs.end());
-    if (!async_op) continue;   // on the current stream nothing can be reused too early
+    if (!async_op) continue;  // on the current stream nothing can be reused too early
     for (const Tensors* list : {&call.inputs, &call.outputs, &call.stash}) {
       work->stash_.insert(work->stash_.end(), list->begin(), list->end());
     }
@@ -176,7 +177,7 @@ WorkPtr ProcessGroupNccl::collectives(std::vector<Call> calls, bool async_op, c1
   }
   work->launched(stream, before);
   if (!async_op) {
-    if (config().blocking_launches) waitFor(streamTail(device.index(), stream), title);   // as Gloo does
+    if (config().blocking_launches) waitFor(streamTail(device.index(), stream), title);  // as Gloo does
     return nullptr;
   }
   return work;
@@ -249,7 +250,7 @@ void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, c10::Device de
         factor = supplement->tensor_factor.is_cuda() ? knownValue(supplement->tensor_factor)
                                                      : std::make_optional(supplement->tensor_factor);
       }
-      valued = !supplement->tensor_factor.defined() || factor;   // a factor nobody knows makes the sum unknown
+      valued = !supplement->tensor_factor.defined() || factor;  // a factor nobody knows makes the sum unknown
       record.has_factor = valued;
       if (valued) record.factor = factor ? factor->item<double>() : supplement->double_factor;
     }
@@ -283,7 +284,8 @@ void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, c10::Device de
 WorkPtr ProcessGroupNccl::pointToPoint(Transfer transfer) {
   const HookScope scope;
   const c10::Device device = transfer.tensor.device();
-  TORCH_CHECK(transfer.peer >= 0 && transfer.peer < getSize(), "Invalid rank ", transfer.peer, " for a group of ", getSize());
+  TORCH_CHECK(transfer.peer >= 0 && transfer.peer < getSize(), "Invalid rank ", transfer.peer, " for a group of ",
+              getSize());
   checkNcclType(transfer.tensor.scalar_type());
   if (coalescing_) {
     begin(device);
@@ -321,7 +323,7 @@ WorkPtr ProcessGroupNccl::launchTransfers(Channel& own, c10::Device device, cons
     r.is_send = t.is_send;
     r.bytes = int64_t(t.tensor.nbytes());
     r.dtype = t.tensor.scalar_type();
-    if (capturing) continue;   // a replay has no values
+    if (capturing) continue;  // a replay has no values
     if (t.is_send) r.value_later = offerValue(messages[i], r.payload) == Offer::kLater;
     else r.want = smallEnough(messages[i]);
     if (r.want) receivers[i].emplace(node, uint32_t(i));
@@ -374,7 +376,8 @@ WorkPtr ProcessGroupNccl::endCoalescing() {
     const c10::Device device = transfers.front().tensor.device();
     work = launchTransfers(channel(device), device, transfers, c10d::OpType::COALESCED, "nccl:coalesced");
   }
-  if (!calls.empty()) work = collectives(std::move(calls), coalescing_async_, c10d::OpType::COALESCED, "nccl:coalesced");
+  if (!calls.empty())
+    work = collectives(std::move(calls), coalescing_async_, c10d::OpType::COALESCED, "nccl:coalesced");
   return work;
 }
 
@@ -389,7 +392,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupNccl::split(const c10::intrusive_p
                                                           const c10::intrusive_ptr<Backend::Options>& opts) {
   const c10::Device device(c10::kCUDA, guessDevice());
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
-  const int number = split_calls_++;   // all members of this group split it in the same order
+  const int number = split_calls_++;  // all members of this group split it in the same order
   if (found == ranks.end()) {
     performNocolorSplit(device);
     return nullptr;
@@ -429,7 +432,8 @@ at::Tensor ProcessGroupNccl::allocateTensor(long size, at::TensorOptions options
 }
 
 void ProcessGroupNccl::noteMemPool() {
-  addWarning("ProcessGroupNCCL.register_mem_pool has no effect on simulated times: user-buffer registration is not modelled");
+  addWarning(
+      "ProcessGroupNCCL.register_mem_pool has no effect on simulated times: user-buffer registration is not modelled");
 }
 
 }  // namespace phantom

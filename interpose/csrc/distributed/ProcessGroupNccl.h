@@ -40,13 +40,13 @@ class ProcessGroupNccl : public c10d::Backend {
     explicit Options(bool high_priority = false)
         : Backend::Options("nccl", kNcclDefaultTimeout), is_high_priority_stream(high_priority) {}
     Options(const Options&) = default;
-#ifdef C10D_BACKEND_HAS_HOOKS   // torch 2.14
+#ifdef C10D_BACKEND_HAS_HOOKS  // torch 2.14
     c10::intrusive_ptr<Backend::Options> clone() const override { return c10::make_intrusive<Options>(*this); }
 #endif
     bool is_high_priority_stream;
     NcclConfig config;
     c10::intrusive_ptr<ProcessGroupNccl> split_from;
-    int split_color = -2;   // NCCL_SPLIT_NOCOLOR - 1: not set
+    int split_color = -2;  // NCCL_SPLIT_NOCOLOR - 1: not set
   };
 
   // `backend` is what the simulator is told: "nccl", or "gloo" for device tensors in a Gloo group.
@@ -98,8 +98,7 @@ class ProcessGroupNccl : public c10d::Backend {
 #endif
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) override;
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
@@ -113,16 +112,16 @@ class ProcessGroupNccl : public c10d::Backend {
  private:
   // One NCCL call, alone or as part of a group.
   struct Call {
-    const char* kind = "";              // as in the record
+    const char* kind = "";  // as in the record
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = "";
-    Tensors inputs, outputs;            // flat buffers
+    Tensors inputs, outputs;  // flat buffers
     std::optional<c10d::ReduceOp> reduce;
     int64_t root = -1;
-    bool lists = false;                 // tensors of unequal sizes per rank, laid out in rank order
-    std::vector<int64_t> in_splits, out_splits;   // elements
-    std::function<void()> before, after;          // run under the operation's stream
-    Tensors stash;                      // further tensors that the operation uses
+    bool lists = false;                          // tensors of unequal sizes per rank, laid out in rank order
+    std::vector<int64_t> in_splits, out_splits;  // elements
+    std::function<void()> before, after;         // run under the operation's stream
+    Tensors stash;                               // further tensors that the operation uses
 
     const at::Tensor& sample() const { return (inputs.empty() ? outputs : inputs).front(); }
     bool fusesWith(const Call& other) const;
@@ -132,7 +131,7 @@ class ProcessGroupNccl : public c10d::Backend {
     int peer;
     bool is_send;
   };
-  struct Channel {                      // a communicator and its stream
+  struct Channel {  // a communicator and its stream
     std::shared_ptr<Comm> comm;
     StreamId stream = 0;
     int own_rank = 0;
@@ -155,7 +154,7 @@ class ProcessGroupNccl : public c10d::Backend {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<Options> options_;
-  const std::string name_;              // frozen: a split changes the options' name
+  const std::string name_;  // frozen: a split changes the options' name
   const std::vector<int64_t> given_ranks_;
   const int64_t uid_;
   std::shared_ptr<Comm> comm_;

@@ -28,7 +28,8 @@ at::Tensor realView(const at::Tensor& tensor) { return tensor.is_complex() ? at:
 
 void checkReducible(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
-  TORCH_CHECK(type != at::kFloat8_e4m3fnuz && type != at::kFloat8_e5m2fnuz, "Unsupported Float8 type for NCCL reduction");
+  TORCH_CHECK(type != at::kFloat8_e4m3fnuz && type != at::kFloat8_e5m2fnuz,
+              "Unsupported Float8 type for NCCL reduction");
 }
 
 std::vector<int64_t> splitLengths(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size) {
@@ -127,7 +128,7 @@ WorkPtr ProcessGroupNccl::allgather(TensorLists& outputs, Tensors& inputs, const
   call.kind = "all_gather";
   call.type = OpType::ALLGATHER;
   call.title = "nccl:all_gather";
-  if (!checkSameSize(list)) {   // torch broadcasts each part within one group
+  if (!checkSameSize(list)) {  // torch broadcasts each part within one group
     call.lists = true;
     call.inputs = {input.contiguous()};
     call.outputs = list;
@@ -146,7 +147,8 @@ WorkPtr ProcessGroupNccl::allgather(TensorLists& outputs, Tensors& inputs, const
 WorkPtr ProcessGroupNccl::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
   checkNcclTensor(input);
   checkNcclTensor(output);
-  if (input.dtype() != output.dtype()) C10_THROW_ERROR(TypeError, "output tensor must have the same type as input tensor");
+  if (input.dtype() != output.dtype())
+    C10_THROW_ERROR(TypeError, "output tensor must have the same type as input tensor");
   if (input.numel() * size_ != output.numel()) {
     C10_THROW_ERROR(ValueError, "output tensor size must be equal to world_size times input tensor size");
   }
@@ -181,13 +183,14 @@ WorkPtr ProcessGroupNccl::allgather_into_tensor_coalesced(Tensors& outputs, Tens
   return collectives(std::move(calls), opts.asyncOp, OpType::COALESCED, "nccl:all_gather_into_tensor_coalesced");
 }
 
-WorkPtr ProcessGroupNccl::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
+WorkPtr ProcessGroupNccl::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                         const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK(outputs.size() == 1, kMultiDeviceError);
   at::Tensor output = outputs.back();
   checkNcclTensor(output);
   checkReducible(output);
   const Tensors list = inputs.back();
-  if (!checkSameSize(list)) {   // torch reduces each part to its rank within one group
+  if (!checkSameSize(list)) {  // torch reduces each part to its rank within one group
     std::vector<Call> calls;
     for (size_t i = 0; i < list.size(); ++i) {
       ncclReduceOp(opts.reduceOp, list[i].scalar_type());
@@ -384,7 +387,8 @@ WorkPtr ProcessGroupNccl::barrier(const c10d::BarrierOptions& opts) {
   call.kind = "barrier";
   call.type = OpType::ALLREDUCE;
   call.title = "nccl:all_reduce_barrier";
-  call.inputs = call.outputs = {at::zeros({1}, at::TensorOptions().device(c10::Device(c10::kCUDA, index)).dtype(at::kFloat))};
+  call.inputs =
+      call.outputs = {at::zeros({1}, at::TensorOptions().device(c10::Device(c10::kCUDA, index)).dtype(at::kFloat))};
   WorkPtr work = collective(std::move(call), opts.asyncOp);
   if (opts.asyncOp) {
     auto* own = dynamic_cast<WorkNccl*>(work.get());
@@ -392,7 +396,7 @@ WorkPtr ProcessGroupNccl::barrier(const c10d::BarrierOptions& opts) {
     own->is_barrier_ = true;
     return work;
   }
-  synchronize(streamTail(index, currentStream(index)), "barrier");   // the host waits
+  synchronize(streamTail(index, currentStream(index)), "barrier");  // the host waits
   return nullptr;
 }
 

@@ -43,7 +43,7 @@ std::unique_ptr<c10d::Timer> makeTimer(c10::Device device) { return std::make_un
 
 const Installer install_timer(50, [] {
   auto* registry = c10d::TimerRegistry();
-  if (registry->Has(c10::kCUDA)) {   // a CUDA wheel has its own
+  if (registry->Has(c10::kCUDA)) {  // a CUDA wheel has its own
     registry->SetTerminate(false);
     registry->Register(c10::kCUDA, &makeTimer, c10::REGISTRY_PREFERRED);
   } else {

@@ -40,7 +40,7 @@ bool WorkNccl::isCompleted() {
 void WorkNccl::synchronize() {
   const HookScope scope;
   throwIfAborted();
-  chargeHost(HostWork::kQuery);   // one cudaStreamWaitEvent
+  chargeHost(HostWork::kQuery);  // one cudaStreamWaitEvent
   const StreamId current = currentStream(device_.index());
   if (!captureWait(device_.index(), current, captured_)) streamWait(device_.index(), current, end_);
   stash_.clear();

@@ -15,12 +15,12 @@ class WorkNccl : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override { return true; }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  void synchronize() override;                       // the current stream waits; the host does not
+  void synchronize() override;  // the current stream waits; the host does not
   void blockCurrentStream() override { synchronize(); }
   void abort() override {}
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  float getDuration() const override;                // ms; needs collective timing
+  float getDuration() const override;  // ms; needs collective timing
   uint64_t getSequencenumber() const override { return sequence_; }
   std::vector<at::Tensor> result() override { return outputs_; }
 
@@ -32,7 +32,7 @@ class WorkNccl : public c10d::Work {
   const c10::Device device_;
   const uint64_t sequence_;
   Tail ready_, end_;
-  uint64_t captured_ = 0;            // stands for the end inside a CUDA graph under capture
+  uint64_t captured_ = 0;  // stands for the end inside a CUDA graph under capture
   std::vector<at::Tensor> outputs_;
   // Tensors that the communication stream reads or writes, kept until the waiting stream is ordered after it
   // (ProcessGroupNCCL's stashed_for_allocator_safety_).

@@ -39,10 +39,13 @@ bool flashHeadDim(const sdp_params& p) {
 }
 
 bool flash(const sdp_params& p) {
-  if (!sdp::check_runtime_disabled_flash(p, false) || !sdp::check_tensor_shapes(p, false) || !sdp::check_for_attn_mask(p, false)) return false;
+  if (!sdp::check_runtime_disabled_flash(p, false) || !sdp::check_tensor_shapes(p, false) ||
+      !sdp::check_for_attn_mask(p, false))
+    return false;
   if (!flashHeadDim(p) || !supportedGpu(80) || !halfPrecision(p)) return false;
   if (p.is_causal && p.query.size(-2) != p.key.size(-2)) return false;
-  return sdp::check_batch_size_and_num_heads_dense<true, true>(p, false) && sdp::check_nonzero_sequence_lengths_dense(p, false) &&
+  return sdp::check_batch_size_and_num_heads_dense<true, true>(p, false) &&
+         sdp::check_nonzero_sequence_lengths_dense(p, false) &&
          sdp::check_last_dim_stride_equals_1_dense<true>(p, false);
 }
 
@@ -59,7 +62,8 @@ bool alignedAt(const at::Tensor& t, int64_t bytes) {
 }
 
 bool efficient(const sdp_params& p) {
-  if (!sdp::check_runtime_disabled_mem_efficient(p, false) || !supportedGpu(50) || !sdp::check_tensor_shapes(p, false)) return false;
+  if (!sdp::check_runtime_disabled_mem_efficient(p, false) || !supportedGpu(50) || !sdp::check_tensor_shapes(p, false))
+    return false;
   const int64_t alignment = gemmAlignment(p);
   const int64_t d = p.query.size(-1), d_value = p.value.size(-1);
   if (d != p.key.size(-1) || d <= 0 || d % alignment != 0 || d_value <= 0 || d_value % alignment != 0) return false;
@@ -67,7 +71,8 @@ bool efficient(const sdp_params& p) {
     const int64_t bytes = alignment * int64_t(p.query.element_size());
     if (!alignedAt(p.query, bytes) || !alignedAt(p.key, bytes) || !alignedAt(p.value, bytes)) return false;
   }
-  if (!sdp::check_nonzero_sequence_lengths_dense(p, false) || !sdp::check_last_dim_stride_equals_1_dense<false>(p, false) ||
+  if (!sdp::check_nonzero_sequence_lengths_dense(p, false) ||
+      !sdp::check_last_dim_stride_equals_1_dense<false>(p, false) ||
       !sdp::check_batch_size_and_num_heads_dense<true, true>(p, false)) {
     return false;
   }
@@ -90,10 +95,12 @@ bool cudnn(const sdp_params& p) {
   const long version = at::detail::getCUDAHooks().versionRuntimeCuDNN();
   if (version < 90000 || (p.dropout > 0 && version > 91100 && version < 91400)) return false;
   if (!at::globalContext().userEnabledCuDNNSDP() || !sdp::check_tensor_shapes(p, false)) return false;
-  if (at::globalContext().deterministicAlgorithms() && !at::globalContext().deterministicAlgorithmsWarnOnly()) return false;
+  if (at::globalContext().deterministicAlgorithms() && !at::globalContext().deterministicAlgorithmsWarnOnly())
+    return false;
   if (!halfPrecision(p) || !sdp::check_attn_mask_shape(p, false) || !supportedGpu(80)) return false;
   if (p.dropout * 16.0 != std::floor(p.dropout * 16.0)) return false;
-  return sdp::check_nonzero_sequence_lengths_dense(p, false) && sdp::check_last_dim_stride_equals_1_dense<true>(p, false) &&
+  return sdp::check_nonzero_sequence_lengths_dense(p, false) &&
+         sdp::check_last_dim_stride_equals_1_dense<true>(p, false) &&
          sdp::check_batch_size_and_num_heads_dense<true, false>(p, false) && cudnnShapes(p, version);
 }
 
@@ -105,13 +112,15 @@ void preferCudnnOnce() {
     const bool datacenter = config().device.major == 9 || config().device.major == 10;
     if ((deprioritized != nullptr && std::string(deprioritized) == "1") || !datacenter) return;
     if (at::detail::getCUDAHooks().versionRuntimeCuDNN() <= 91500) return;
-    at::globalContext().setSDPPriorityOrder({int64_t(at::SDPBackend::cudnn_attention), int64_t(at::SDPBackend::flash_attention),
-                                             int64_t(at::SDPBackend::efficient_attention), int64_t(at::SDPBackend::math)});
+    at::globalContext().setSDPPriorityOrder(
+        {int64_t(at::SDPBackend::cudnn_attention), int64_t(at::SDPBackend::flash_attention),
+         int64_t(at::SDPBackend::efficient_attention), int64_t(at::SDPBackend::math)});
   });
 }
 
-int64_t chooseAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
-                        double dropout, bool causal, std::optional<double>, bool gqa) {
+int64_t chooseAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double>,
+                        bool gqa) {
   const sdp_params p{query, key, value, mask, dropout, causal, gqa};
   preferCudnnOnce();
   const auto& context = at::globalContext();
@@ -131,8 +140,7 @@ int64_t chooseAttention(const at::Tensor& query, const at::Tensor& key, const at
       case at::SDPBackend::math:
         if (context.userEnabledMathSDP()) return int64_t(backend);
         break;
-      default:
-        break;
+      default: break;
     }
   }
   TORCH_CHECK(false, "No available kernel. Aborting execution.");
@@ -141,7 +149,8 @@ int64_t chooseAttention(const at::Tensor& query, const at::Tensor& key, const at
 }  // namespace
 
 void registerAttention() {
-  registerKernel("_fused_sdp_choice", c10::DispatchKey::CUDA, c10::KernelFunction::makeFromUnboxedRuntimeFunction(&chooseAttention));
+  registerKernel("_fused_sdp_choice", c10::DispatchKey::CUDA,
+                 c10::KernelFunction::makeFromUnboxedRuntimeFunction(&chooseAttention));
   // scaled_dot_product_attention asks this stub in C++; the CPU build leaves its CUDA entry empty and would then take math.
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&chooseAttention);
 }

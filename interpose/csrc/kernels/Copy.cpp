@@ -22,8 +22,8 @@
 namespace phantom {
 namespace {
 
-constexpr double kPageableShare = 0.25;               // of the pinned rate: a staging copy by the host limits it
-constexpr Picoseconds kTransferLatency_ps = 1'500'000;    // of one small DMA, as the GPU's copy engine sees it
+constexpr double kPageableShare = 0.25;                 // of the pinned rate: a staging copy by the host limits it
+constexpr Picoseconds kTransferLatency_ps = 1'500'000;  // of one small DMA, as the GPU's copy engine sees it
 constexpr size_t kShownToNetwork = size_t(256) << 10;   // smaller ones do not load the PCIe link enough to matter
 constexpr size_t kStagedAtOnce = size_t(64) << 10;      // the driver takes a pageable buffer up to this without waiting
 
@@ -33,7 +33,7 @@ bool pinned(const at::Tensor& host) {
 
 // Moves `bytes` over PCIe on the device's current stream.
 void transfer(const char* direction, size_t bytes, bool is_pinned, c10::DeviceIndex device) {
-  if (config().blocking_launches) return;   // the CPU's memory is the device's: `.to(device)` copies nothing there
+  if (config().blocking_launches) return;  // the CPU's memory is the device's: `.to(device)` copies nothing there
   const c10::StreamId stream = currentStream(device);
   if (bytes >= kShownToNetwork && sessionOpen() && !offClock()) {
     const auto run = [=](StreamId on) {
@@ -80,7 +80,8 @@ void hostToDevice(torch::jit::Stack& stack, const at::Tensor& self, const at::Te
     transfer("h2d", bytes, is_pinned, self.device().index());
     convertOnDevice(self, source);
     const bool waits = !non_blocking || (!is_pinned && bytes > kStagedAtOnce);
-    if (waits) synchronize(streamTail(self.device().index(), currentStream(self.device().index())), "copy from the host");
+    if (waits)
+      synchronize(streamTail(self.device().index(), currentStream(self.device().index())), "copy from the host");
   }
   values.finish({});
 }
@@ -105,10 +106,12 @@ void deviceToHost(const at::Tensor& self, const at::Tensor& source, bool non_blo
 // Runs on the source's stream; both streams wait for each other, as the CUDA build's peer copy does.
 void deviceToDevice(torch::jit::Stack& stack, const at::Tensor& self, const at::Tensor& source) {
   const c10::Device from = source.device(), to = self.device();
-  if (from != to) streamWait(from.index(), currentStream(from.index()), streamTail(to.index(), currentStream(to.index())));
+  if (from != to)
+    streamWait(from.index(), currentStream(from.index()), streamTail(to.index(), currentStream(to.index())));
   static const OperatorInfo& info = operatorInfo(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
   runVirtual(info, stack);
-  if (from != to) streamWait(to.index(), currentStream(to.index()), streamTail(from.index(), currentStream(from.index())));
+  if (from != to)
+    streamWait(to.index(), currentStream(to.index()), streamTail(from.index(), currentStream(from.index())));
 }
 
 class CopyKernel final : public c10::OperatorKernel {
@@ -153,7 +156,8 @@ at::Scalar localScalar(const at::Tensor& self) {
 void registerCopies() {
   using c10::KernelFunction;
   registerKernel("copy_", c10::DispatchKey::CUDA, KernelFunction::makeFromBoxedFunctor(std::make_unique<CopyKernel>()));
-  registerKernel("_local_scalar_dense", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&localScalar));
+  registerKernel("_local_scalar_dense", c10::DispatchKey::CUDA,
+                 KernelFunction::makeFromUnboxedRuntimeFunction(&localScalar));
 }
 
 }  // namespace phantom

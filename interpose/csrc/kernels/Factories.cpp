@@ -20,9 +20,11 @@ c10::ScalarType dtypeOr(std::optional<c10::ScalarType> dtype) {
 }
 
 at::Tensor empty(at::IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
-                 std::optional<c10::Device> device, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+                 std::optional<c10::Device> device, std::optional<bool> pinned,
+                 std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
-  TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(c10::kStrided) == c10::kStrided, "empty: layout ", *layout, " is not supported on the virtual GPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(c10::kStrided) == c10::kStrided, "empty: layout ", *layout,
+                              " is not supported on the virtual GPU");
   for (int64_t n : size) TORCH_CHECK(n >= 0, "Trying to create tensor with negative dimension ", n, ": ", size);
   const HookScope scope;
   chargeHost(HostWork::kView);
@@ -44,9 +46,11 @@ at::Tensor empty(at::IntArrayRef size, std::optional<c10::ScalarType> dtype, std
 }
 
 at::Tensor emptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<c10::ScalarType> dtype,
-                        std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pinned) {
+                        std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                        std::optional<bool> pinned) {
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
-  TORCH_CHECK(size.size() == stride.size(), "dimensionality of sizes (", size.size(), ") must match dimensionality of strides (", stride.size(), ")");
+  TORCH_CHECK(size.size() == stride.size(), "dimensionality of sizes (", size.size(),
+              ") must match dimensionality of strides (", stride.size(), ")");
   for (int64_t n : size) TORCH_CHECK(n >= 0, "Trying to create tensor with negative dimension ", n, ": ", size);
   const HookScope scope;
   chargeHost(HostWork::kView);
@@ -60,7 +64,8 @@ at::Tensor emptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
 void registerFactories() {
   using c10::KernelFunction;
   registerKernel("empty.memory_format", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&empty));
-  registerKernel("empty_strided", c10::DispatchKey::CUDA, KernelFunction::makeFromUnboxedRuntimeFunction(&emptyStrided));
+  registerKernel("empty_strided", c10::DispatchKey::CUDA,
+                 KernelFunction::makeFromUnboxedRuntimeFunction(&emptyStrided));
 }
 
 }  // namespace phantom

@@ -53,7 +53,8 @@ bool launchLibraryKernel(uint64_t index, int64_t device_index, uint64_t stream_h
 }
 
 // torch._C._dynamo.guards._empty_strided_cuda, which CPU builds lack (torch/csrc/dynamo/guards.cpp).
-py::object emptyStridedCuda(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, const py::object& dtype) {
+py::object emptyStridedCuda(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                            const py::object& dtype) {
   TORCH_CHECK(THPDtype_Check(dtype.ptr()), "expected a dtype");
   const auto type = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
   const c10::Device device(c10::kCUDA, currentDevice());

@@ -36,7 +36,8 @@ void addInto(const at::Tensor& dense, const at::Tensor& sparse) {
 }
 
 at::Tensor& addSparseInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar&) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_sparse() && other.is_sparse(), "add_ of these layouts is not supported on the virtual GPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_sparse() && other.is_sparse(),
+                              "add_ of these layouts is not supported on the virtual GPU");
   addInto(self, other);
   return self;
 }
@@ -54,10 +55,30 @@ at::Tensor addSparse(const at::Tensor& self, const at::Tensor& other, const at::
 
 void registerSparse() {
   using c10::KernelFunction;
-  auto sparse = [](const char* name, KernelFunction kernel) { registerKernel(name, c10::DispatchKey::SparseCUDA, std::move(kernel)); };
-  for (const char* name : {"_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors", "_indices", "_values", "indices", "values",
-                           "_nnz", "_dimI", "_dimV", "sparse_dim", "dense_dim", "is_coalesced", "_coalesced_", "clone", "zero_", "mul_.Scalar",
-                           "empty.memory_format", "copy_sparse_to_sparse_", "sparse_resize_", "sparse_resize_and_clear_", "_to_copy"}) {
+  auto sparse = [](const char* name, KernelFunction kernel) {
+    registerKernel(name, c10::DispatchKey::SparseCUDA, std::move(kernel));
+  };
+  for (const char* name : {"_sparse_coo_tensor_with_dims",
+                           "_sparse_coo_tensor_with_dims_and_tensors",
+                           "_indices",
+                           "_values",
+                           "indices",
+                           "values",
+                           "_nnz",
+                           "_dimI",
+                           "_dimV",
+                           "sparse_dim",
+                           "dense_dim",
+                           "is_coalesced",
+                           "_coalesced_",
+                           "clone",
+                           "zero_",
+                           "mul_.Scalar",
+                           "empty.memory_format",
+                           "copy_sparse_to_sparse_",
+                           "sparse_resize_",
+                           "sparse_resize_and_clear_",
+                           "_to_copy"}) {
     const std::string text = name;
     const size_t dot = text.find('.');
     const auto op = c10::Dispatcher::singleton().findSchema(

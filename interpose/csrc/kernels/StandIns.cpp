@@ -15,7 +15,7 @@ namespace {
 namespace py = pybind11;
 
 std::mutex g_used_mutex;
-std::map<std::string, std::string>* g_used = new std::map<std::string, std::string>;   // name -> version
+std::map<std::string, std::string>* g_used = new std::map<std::string, std::string>;  // name -> version
 
 void packStandIns(Packer& p) {
   std::lock_guard<std::mutex> hold(g_used_mutex);

@@ -89,8 +89,9 @@ at::Tensor maskedSelect(const at::Tensor& self, const at::Tensor& mask) {
 }
 
 // Values of a `unique` without a value: all distinct, in order.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> allDistinct(const at::Tensor& self, std::vector<int64_t> sizes, int64_t count,
-                                                           at::IntArrayRef inverse_sizes, bool inverse, bool counts) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> allDistinct(const at::Tensor& self, std::vector<int64_t> sizes,
+                                                           int64_t count, at::IntArrayRef inverse_sizes, bool inverse,
+                                                           bool counts) {
   at::Tensor values = fresh(std::move(sizes), self.scalar_type(), self.device());
   const auto none = [&] { return fresh({0}, c10::kLong, self.device()); };
   at::Tensor where = inverse ? guessed(at::arange(count, c10::kLong).view(inverse_sizes), self.device()) : none();
@@ -98,8 +99,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> allDistinct(const at::Tensor& sel
   return {values, where, how_many};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> allOnDevice(const std::tuple<at::Tensor, at::Tensor, at::Tensor>& host, c10::Device device) {
-  return {onDevice(std::get<0>(host), device), onDevice(std::get<1>(host), device), onDevice(std::get<2>(host), device)};
+std::tuple<at::Tensor, at::Tensor, at::Tensor> allOnDevice(const std::tuple<at::Tensor, at::Tensor, at::Tensor>& host,
+                                                           c10::Device device) {
+  return {onDevice(std::get<0>(host), device), onDevice(std::get<1>(host), device),
+          onDevice(std::get<2>(host), device)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> unique2(const at::Tensor& self, bool sorted, bool inverse, bool counts) {
@@ -115,7 +118,8 @@ std::tuple<at::Tensor, at::Tensor> unique(const at::Tensor& self, bool sorted, b
   return {std::get<0>(all), std::get<1>(all)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueDim(const at::Tensor& self, int64_t dim, bool sorted, bool inverse, bool counts) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueDim(const at::Tensor& self, int64_t dim, bool sorted, bool inverse,
+                                                         bool counts) {
   waitFor("aten::unique_dim", self, self);
   const Value value = readForShape(self, "unique");
   PlainDispatch plain;
@@ -124,7 +128,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueDim(const at::Tensor& self,
   return allDistinct(self, self.sizes().vec(), n, {n}, inverse, counts);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueConsecutive(const at::Tensor& self, bool inverse, bool counts, std::optional<int64_t> dim) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueConsecutive(const at::Tensor& self, bool inverse, bool counts,
+                                                                 std::optional<int64_t> dim) {
   waitFor("aten::unique_consecutive", self, self);
   const Value value = readForShape(self, "unique_consecutive");
   PlainDispatch plain;
@@ -133,15 +138,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueConsecutive(const at::Tenso
   return allDistinct(self, {self.numel()}, self.numel(), self.sizes(), inverse, counts);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueDimConsecutive(const at::Tensor& self, int64_t dim, bool inverse, bool counts) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> uniqueDimConsecutive(const at::Tensor& self, int64_t dim, bool inverse,
+                                                                    bool counts) {
   return uniqueConsecutive(self, inverse, counts, dim);
 }
 
 at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights, int64_t minlength) {
   waitFor("aten::bincount", self, self);
   const Value value = readForShape(self, "bincount");
-  const c10::ScalarType dtype = !weights || !weights->defined() ? c10::kLong
-                                : weights->scalar_type() == c10::kFloat ? c10::kFloat : c10::kDouble;
+  const c10::ScalarType dtype = !weights || !weights->defined()         ? c10::kLong
+                                : weights->scalar_type() == c10::kFloat ? c10::kFloat
+                                                                        : c10::kDouble;
   PlainDispatch plain;
   if (!value) return fresh({std::max<int64_t>(minlength, 2)}, dtype, self.device());
   if (!weights || !weights->defined()) return onDevice(at::bincount(*value, {}, minlength), self.device());
@@ -160,10 +167,11 @@ at::Tensor repeatInterleave(const at::Tensor& repeats, std::optional<int64_t> ou
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
-              self.device(), " and ", other.device(), "!");
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.scalar_type(), " but got data type ",
-              other.scalar_type(), " for argument 'other' in call to equal");
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ",
+              other.device(), "!");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.scalar_type(),
+              " but got data type ", other.scalar_type(), " for argument 'other' in call to equal");
   if (self.sizes() != other.sizes()) return false;
   if (self.numel() == 0) return true;
   waitFor("aten::equal", self, other);
@@ -187,16 +195,18 @@ std::vector<int64_t> lengths(const at::Tensor& tensor, int64_t healthy) {
   return std::vector<int64_t>(data, data + whole.numel());
 }
 
-std::tuple<at::Tensor, at::Tensor> ctcLoss(const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
-                                           const at::Tensor& target_lengths, int64_t blank, bool zero_infinity) {
-  return at::_ctc_loss(log_probs, targets, lengths(input_lengths, log_probs.size(0)), lengths(target_lengths, 1), blank, zero_infinity);
+std::tuple<at::Tensor, at::Tensor> ctcLoss(const at::Tensor& log_probs, const at::Tensor& targets,
+                                           const at::Tensor& input_lengths, const at::Tensor& target_lengths,
+                                           int64_t blank, bool zero_infinity) {
+  return at::_ctc_loss(log_probs, targets, lengths(input_lengths, log_probs.size(0)), lengths(target_lengths, 1), blank,
+                       zero_infinity);
 }
 
-at::Tensor ctcLossBackward(const at::Tensor& grad, const at::Tensor& log_probs, const at::Tensor& targets, const at::Tensor& input_lengths,
-                           const at::Tensor& target_lengths, const at::Tensor& loss, const at::Tensor& log_alpha, int64_t blank,
-                           bool zero_infinity) {
-  return at::_ctc_loss_backward(grad, log_probs, targets, lengths(input_lengths, log_probs.size(0)), lengths(target_lengths, 1), loss, log_alpha,
-                                blank, zero_infinity);
+at::Tensor ctcLossBackward(const at::Tensor& grad, const at::Tensor& log_probs, const at::Tensor& targets,
+                           const at::Tensor& input_lengths, const at::Tensor& target_lengths, const at::Tensor& loss,
+                           const at::Tensor& log_alpha, int64_t blank, bool zero_infinity) {
+  return at::_ctc_loss_backward(grad, log_probs, targets, lengths(input_lengths, log_probs.size(0)),
+                                lengths(target_lengths, 1), loss, log_alpha, blank, zero_infinity);
 }
 
 // Numerical checks of linear algebra: a healthy matrix is not singular. The CUDA build reads `info` here.
@@ -205,12 +215,15 @@ void checkLinalgErrors(const at::Tensor& info, std::string_view, bool) {
   synchronize(streamTail(device.index(), currentStream(device.index())), "linalg error check");
 }
 
-bool isMask(const at::Tensor& index) { return index.defined() && (index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte); }
+bool isMask(const at::Tensor& index) {
+  return index.defined() && (index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte);
+}
 
 // Masks among the indices become positions first, by nonzero, where the host learns how many there are.
 class IndexKernel final : public c10::OperatorKernel {
  public:
-  explicit IndexKernel(const OperatorInfo& info) : info_(info), puts_(info.writes && info.base.find("put") != std::string::npos) {}
+  explicit IndexKernel(const OperatorInfo& info)
+      : info_(info), puts_(info.writes && info.base.find("put") != std::string::npos) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const size_t base = stack->size() - info_.arguments.size();
@@ -233,7 +246,8 @@ class IndexKernel final : public c10::OperatorKernel {
   bool filled(torch::jit::Stack& stack, size_t base) {
     const at::Tensor self = stack[base].toTensor();
     const at::Tensor& value = stack[base + 2].toTensor();
-    if (value.numel() != 1 || stack[base + 3].toBool() || (value.is_cuda() && value.device() != self.device())) return false;
+    if (value.numel() != 1 || stack[base + 3].toBool() || (value.is_cuda() && value.device() != self.device()))
+      return false;
     int64_t before = 0;
     at::Tensor mask;
     for (const c10::IValue& index : stack[base + 1].toListRef()) {
@@ -274,7 +288,9 @@ class IndexKernel final : public c10::OperatorKernel {
 
 void registerValueReaders() {
   using c10::KernelFunction;
-  auto cuda = [](const char* name, KernelFunction kernel) { registerKernel(name, c10::DispatchKey::CUDA, std::move(kernel)); };
+  auto cuda = [](const char* name, KernelFunction kernel) {
+    registerKernel(name, c10::DispatchKey::CUDA, std::move(kernel));
+  };
   cuda("nonzero", KernelFunction::makeFromUnboxedRuntimeFunction(&nonzero));
   cuda("masked_select", KernelFunction::makeFromUnboxedRuntimeFunction(&maskedSelect));
   cuda("_unique2", KernelFunction::makeFromUnboxedRuntimeFunction(&unique2));

@@ -23,7 +23,8 @@ struct ViewCharge {
   ViewCharge() { chargeHost(HostWork::kView); }
 };
 
-at::Tensor asStrided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride, std::optional<int64_t> offset) {
+at::Tensor asStrided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+                     std::optional<int64_t> offset) {
   const ViewCharge charge;
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
@@ -39,7 +40,7 @@ at::Tensor reshapeAlias(const at::Tensor& self, at::IntArrayRef size, at::IntArr
 }
 
 at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
-  return at::native::unfold(self, dimension, size, step);   // charged by its as_strided
+  return at::native::unfold(self, dimension, size, step);  // charged by its as_strided
 }
 
 at::Tensor viewAsReal(const at::Tensor& self) {
@@ -76,7 +77,8 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::opti
   TORCH_CHECK(!format || *format != at::MemoryFormat::Preserve, "Unsupported memory format: Preserve");
   if (self.sizes() != size) {
     const at::Tensor shape = metaLike(size, self.scalar_type(), std::nullopt);
-    growKeepingValue(self, at::detail::computeStorageNbytes(shape.sizes(), shape.strides(), self.itemsize(), self.storage_offset()));
+    growKeepingValue(
+        self, at::detail::computeStorageNbytes(shape.sizes(), shape.strides(), self.itemsize(), self.storage_offset()));
     self.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides());
   }
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
@@ -84,11 +86,13 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::opti
 }
 
 void setSizes(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
-  if (stride.data() == nullptr || (stride.empty() && !size.empty())) self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  if (stride.data() == nullptr || (stride.empty() && !size.empty()))
+    self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   else self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
 }
 
-at::Tensor& setStorage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+at::Tensor& setStorage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size,
+                       at::IntArrayRef stride) {
   const ViewCharge charge;
   TORCH_CHECK(source.device().is_cuda(), "Attempted to set the storage of a tensor on device \"", self.device(),
               "\" to a storage on different device \"", source.device(), "\".");
@@ -122,7 +126,8 @@ at::Tensor& setEmpty(at::Tensor& self) {
 
 bool isSetTo(const at::Tensor& self, const at::Tensor& other) {
   return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
-         self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
+         self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
+         self.strides() == other.strides();
 }
 
 void recordStreamOf(at::Tensor& self, at::Stream stream) {
@@ -133,7 +138,9 @@ void recordStreamOf(at::Tensor& self, at::Stream stream) {
 
 void registerViews() {
   using c10::KernelFunction;
-  auto cuda = [](const char* name, KernelFunction kernel) { registerKernel(name, c10::DispatchKey::CUDA, std::move(kernel)); };
+  auto cuda = [](const char* name, KernelFunction kernel) {
+    registerKernel(name, c10::DispatchKey::CUDA, std::move(kernel));
+  };
   cuda("as_strided", KernelFunction::makeFromUnboxedRuntimeFunction(&asStrided));
   cuda("view", KernelFunction::makeFromUnboxedRuntimeFunction(&view));
   cuda("_reshape_alias", KernelFunction::makeFromUnboxedRuntimeFunction(&reshapeAlias));

@@ -46,16 +46,17 @@ void onFault(int signal, siginfo_t* info, void* context) {
                   int(deviceOfAddress(info->si_addr)));
     std::string where;
     if (PyGILState_Check()) where = pythonLocation();
-    writeAll(std::string(head) + (where.empty() ? "" : " at " + where) +
-             ". The simulated GPU's memory has no content; code outside PyTorch's operators must not read or write it.\n");
+    writeAll(
+        std::string(head) + (where.empty() ? "" : " at " + where) +
+        ". The simulated GPU's memory has no content; code outside PyTorch's operators must not read or write it.\n");
   }
   if (g_previous_handler.sa_flags & SA_SIGINFO) {
     g_previous_handler.sa_sigaction(signal, info, context);
   } else if (g_previous_handler.sa_handler != SIG_DFL && g_previous_handler.sa_handler != SIG_IGN) {
     g_previous_handler.sa_handler(signal);
   } else {
-    std::signal(SIGSEGV, SIG_DFL);   // returning repeats the access, which then ends the process
-    if (info->si_code <= 0) raise(SIGSEGV);   // sent by kill(): there is no access to repeat
+    std::signal(SIGSEGV, SIG_DFL);           // returning repeats the access, which then ends the process
+    if (info->si_code <= 0) raise(SIGSEGV);  // sent by kill(): there is no access to repeat
   }
 }
 
@@ -85,7 +86,7 @@ Ranges& ranges() {
     madvise(address, bytes, MADV_DONTDUMP);
     g_base = reinterpret_cast<uintptr_t>(address);
     g_bytes = bytes;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = onFault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&action.sa_mask);

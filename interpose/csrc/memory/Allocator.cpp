@@ -40,7 +40,7 @@ struct HostBacked final : Allocation {
 };
 
 constexpr size_t kHostAlignment = 64;               // c10/core/alignment.h, gAlignment
-constexpr size_t kFaultsMatter = size_t(16) << 10;   // below, new pages are rare
+constexpr size_t kFaultsMatter = size_t(16) << 10;  // below, new pages are rare
 constexpr size_t kPage = 4096;
 
 bool hostBacked() { return config().blocking_launches && config().cpu_time == CpuTime::kMeasured; }
@@ -71,7 +71,8 @@ void* hostPages(size_t bytes) {
   const bool matters = bytes >= kFaultsMatter;
   const int64_t before_ns = matters ? threadCpuNs() : 0;
   const long faults = matters ? threadFaults() : 0;
-  if (posix_memalign(&pages, kHostAlignment, bytes) != 0) return nullptr;   // the simulated memory says what does not fit
+  if (posix_memalign(&pages, kHostAlignment, bytes) != 0)
+    return nullptr;  // the simulated memory says what does not fit
   if (!matters) return pages;
   for (size_t at = 0; at < bytes; at += kPage) static_cast<volatile char*>(pages)[at] = 0;
   if (threadFaults() > faults) charge(threadCpuNs() - before_ns);
@@ -96,7 +97,7 @@ struct VirtualAllocator final : c10::DeviceAllocator {
   // No raw interface: the context is an Allocation, not the pointer itself.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   bool is_simple_data_ptr(const c10::DataPtr& ptr) const override { return ptr.get_deleter() == &deleteAllocation; }
-  void copy_data(void*, const void*, size_t) const override {}   // there is nothing to copy
+  void copy_data(void*, const void*, size_t) const override {}  // there is nothing to copy
 
   bool initialized() override { return true; }
   void emptyCache(PoolId pool) override {
@@ -108,7 +109,9 @@ struct VirtualAllocator final : c10::DeviceAllocator {
   DeviceStats getDeviceStats(c10::DeviceIndex device) override { return deviceMemory(device).stats(); }
   void resetAccumulatedStats(c10::DeviceIndex device) override { deviceMemory(device).resetAccumulated(); }
   void resetPeakStats(c10::DeviceIndex device) override { deviceMemory(device).resetPeak(); }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return deviceMemory(device).memoryInfo(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return deviceMemory(device).memoryInfo();
+  }
 };
 
 VirtualAllocator& allocator() {
@@ -120,9 +123,10 @@ VirtualAllocator& allocator() {
 void claimCudaSettings() {
   using c10::CachingAllocator::AcceleratorAllocatorConfig;
   auto& known = AcceleratorAllocatorConfig::getMutableKeys();
-  for (const char* key : {"backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
-                          "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_free_catch_all",
-                          "graph_capture_record_stream_reuse", "per_process_memory_fraction", "throw_on_cudamalloc_oom"}) {
+  for (const char* key :
+       {"backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "pinned_num_register_threads",
+        "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "graph_capture_record_stream_reuse",
+        "per_process_memory_fraction", "throw_on_cudamalloc_oom"}) {
     known.insert(key);
   }
 }
@@ -183,12 +187,13 @@ c10::DataPtr allocateOn(c10::DeviceIndex device, size_t bytes) {
   const c10::Device where(c10::kCUDA, device);
   ensureSession();
   if (bytes == 0) {
-    deviceMemory(device);   // throws for a device that is not there
+    deviceMemory(device);  // throws for a device that is not there
     return c10::DataPtr(nullptr, where);
   }
   // PyTorch's own guard: a size that overflows int64 is a bug of the caller, not a lack of memory.
   constexpr size_t kOneExabyte = size_t(1) << 60;
-  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kOneExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kOneExabyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Block* block = deviceMemory(device).allocate(bytes, currentStream(device));
   auto* allocation = new HostBacked();
   allocation->address = reinterpret_cast<void*>(block->address);
@@ -205,7 +210,8 @@ void adoptBlock(c10::StorageImpl& storage, Block* block, c10::DeviceIndex device
   allocation->bytes = storage.nbytes();
   allocation->device = device;
   allocation->block = block;
-  storage.set_data_ptr_noswap(c10::DataPtr(allocation->address, allocation, &deleteAllocation, c10::Device(c10::kCUDA, device)));
+  storage.set_data_ptr_noswap(
+      c10::DataPtr(allocation->address, allocation, &deleteAllocation, c10::Device(c10::kCUDA, device)));
 }
 
 bool ownsBlock(const c10::StorageImpl& storage) { return storage.data_ptr().get_deleter() == &deleteAllocation; }
@@ -246,7 +252,7 @@ void ensureCublasWorkspace(c10::DeviceIndex device, c10::StreamId stream) {
   auto& all = workspaces();
   const WorkspaceKey key{device, stream, isAutogradThread()};
   if (all.count(key)) return;
-  lock.unlock();   // allocating may wait for the simulator
+  lock.unlock();  // allocating may wait for the simulator
   const c10::StreamId current = currentStream(device);
   setCurrentStream(device, stream);
   c10::DataPtr workspace = allocateOn(device, cublasWorkspaceBytes());
@@ -262,7 +268,7 @@ void clearCublasWorkspaces() {
 }
 
 void recordStream(const c10::DataPtr& ptr, c10::DeviceIndex device, c10::StreamId stream) {
-  if (ptr.get_deleter() != &deleteAllocation) return;   // empty, or memory that is not ours
+  if (ptr.get_deleter() != &deleteAllocation) return;  // empty, or memory that is not ours
   auto* allocation = static_cast<Allocation*>(ptr.get_context());
   TORCH_CHECK(allocation->device == device, "record_stream: the tensor is on cuda:", int(allocation->device),
               " and the stream on cuda:", int(device));

@@ -21,7 +21,7 @@ struct Arena {
   size_t endPage(uintptr_t at) const { return (at - address + page_bytes - 1) / page_bytes; }
 
   const size_t page_bytes;
-  std::vector<bool> pages;   // mapped
+  std::vector<bool> pages;  // mapped
   const uintptr_t address;
 };
 

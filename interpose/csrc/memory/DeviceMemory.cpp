@@ -114,9 +114,7 @@ bool DeviceMemory::takeFree(Request& request) {
         it = next++;
       }
     } else {
-      do {
-        ++it;
-      } while (it != pool.free.end() && (*it)->arena && (*it)->stream == request.stream);
+      do { ++it; } while (it != pool.free.end() && (*it)->arena && (*it)->stream == request.stream);
       if (it == pool.free.end() || (*it)->stream != request.stream) return false;
     }
   }
@@ -238,7 +236,7 @@ void DeviceMemory::freeBlock(Block* block) {
   trace("free_completed", block->address, block->requested, block->stream);
   BlockPool& pool = *block->pool;
   const size_t size = block->size;
-  int64_t blocks = 0, bytes = 0;   // change of what is inactive and split
+  int64_t blocks = 0, bytes = 0;  // change of what is inactive and split
   for (Block* neighbour : {block->prev, block->next}) {
     const size_t merged = merge(block, neighbour, pool);
     if (merged > 0) {
@@ -258,7 +256,7 @@ void DeviceMemory::freeBlock(Block* block) {
     if (by < 0) stat.decrease(size_t(-by));
   };
   count(pool, [&](size_t type) {
-    if (!block->arena) {   // free pages of an expandable segment can always be returned
+    if (!block->arena) {  // free pages of an expandable segment can always be returned
       shift(stats_.inactive_split[type], blocks);
       shift(stats_.inactive_split_bytes[type], bytes);
     }
@@ -269,7 +267,8 @@ void DeviceMemory::freeBlock(Block* block) {
 }
 
 size_t DeviceMemory::merge(Block* into, Block* from, BlockPool& pool) {
-  if (!from || from->allocated || from->pending_uses > 0 || !from->used_on.empty() || into->mapped != from->mapped) return 0;
+  if (!from || from->allocated || from->pending_uses > 0 || !from->used_on.empty() || into->mapped != from->mapped)
+    return 0;
   // The key of a block in its set must not change while it is there; `into` is outside every set here.
   if (from->mapped) pool.free.erase(from);
   else pool.unmapped.erase(from);

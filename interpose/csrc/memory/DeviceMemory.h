@@ -27,7 +27,7 @@ using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
 using PoolId = c10::MempoolId_t;
 
 struct BlockPool;
-struct Arena;   // an expandable segment
+struct Arena;  // an expandable segment
 
 struct Block {
   c10::DeviceIndex device = 0;
@@ -36,14 +36,14 @@ struct Block {
   size_t requested = 0;
   uintptr_t address = 0;
   BlockPool* pool = nullptr;
-  Block* prev = nullptr;   // neighbours within the segment
+  Block* prev = nullptr;  // neighbours within the segment
   Block* next = nullptr;
   Arena* arena = nullptr;
   bool allocated = false;
-  bool mapped = true;      // false: address space of an expandable segment without memory
-  int pending_uses = 0;    // events of other streams that must pass before reuse
-  int64_t born_at = 0;     // pool->searches when it was freed, for garbage collection
-  std::vector<c10::StreamId> used_on;   // record_stream
+  bool mapped = true;                  // false: address space of an expandable segment without memory
+  int pending_uses = 0;                // events of other streams that must pass before reuse
+  int64_t born_at = 0;                 // pool->searches when it was freed, for garbage collection
+  std::vector<c10::StreamId> used_on;  // record_stream
   bool isSplit() const { return prev != nullptr || next != nullptr; }
 };
 
@@ -118,15 +118,15 @@ class DeviceMemory {
 
   DeviceStats stats();
   void resetPeak();
-  std::pair<int64_t, int64_t> lifetimePeaks();   // allocated and reserved bytes, whatever the script reset
+  std::pair<int64_t, int64_t> lifetimePeaks();  // allocated and reserved bytes, whatever the script reset
   int64_t lifetimeOoms();
   void resetAccumulated();
-  std::pair<size_t, size_t> memoryInfo();   // free and total bytes, as cudaMemGetInfo
+  std::pair<size_t, size_t> memoryInfo();  // free and total bytes, as cudaMemGetInfo
   void setFraction(double fraction);
   double fraction();
 
   using Filter = std::function<bool(c10::StreamId)>;
-  void ensurePool(PoolId id);               // creates it or takes a reference
+  void ensurePool(PoolId id);  // creates it or takes a reference
   void beginAllocateToPool(PoolId id, Filter filter);
   void endAllocateToPool(PoolId id);
   void releasePool(PoolId id);
@@ -135,7 +135,7 @@ class DeviceMemory {
   // Hands out again what was allocated at the checkpoint and is not now; blocks made since stay with their owners.
   std::vector<Block*> restore(const PoolCheckpoint& to);
   std::set<uintptr_t> allocatedIn(PoolId id);
-  Block* blockAt(uintptr_t address);        // an allocated one; null if there is none
+  Block* blockAt(uintptr_t address);  // an allocated one; null if there is none
   // A capture forbids event queries: blocks used on other streams wait for its end.
   void setCapturing(bool capturing);
 
@@ -149,8 +149,8 @@ class DeviceMemory {
  private:
   struct Request {
     c10::StreamId stream;
-    size_t size;        // rounded
-    size_t segment;     // to ask the device for
+    size_t size;     // rounded
+    size_t segment;  // to ask the device for
     BlockPool* pool;
     Block* block = nullptr;
   };
@@ -163,12 +163,12 @@ class DeviceMemory {
   BlockPool& poolFor(size_t size, c10::StreamId stream);
   bool takeFree(Request& request);
   bool newSegment(Request& request, bool retry);
-  bool grow(Request& request);              // expandable segments
+  bool grow(Request& request);  // expandable segments
   Block* findExpandable(const Request& request);
   bool map(Block* block, size_t bytes);
   void unmap(Block* block);
-  void giveBack(Block* block);              // cudaFree
-  bool releaseSome(const Request& request); // max_split_size
+  void giveBack(Block* block);               // cudaFree
+  bool releaseSome(const Request& request);  // max_split_size
   void releaseCached(Lock& lock, PoolId pool);
   void releasePoolBlocks(BlockPool& pool);
   void collectGarbage();
@@ -180,7 +180,7 @@ class DeviceMemory {
   bool processPending(Lock& lock, bool wait);
   [[noreturn]] void outOfMemory(const Request& request, Lock& lock);
   template <typename F>
-  void count(const BlockPool& pool, F&& change) {   // change(index) for the whole and for the pool's size class
+  void count(const BlockPool& pool, F&& change) {  // change(index) for the whole and for the pool's size class
     using c10::CachingAllocator::StatType;
     change(size_t(StatType::AGGREGATE));
     change(size_t(pool.small ? StatType::SMALL_POOL : StatType::LARGE_POOL));
@@ -191,8 +191,8 @@ class DeviceMemory {
   const c10::DeviceIndex device_;
   std::mutex mutex_;
   DeviceStats stats_;
-  int64_t peak_allocated_ = 0, peak_reserved_ = 0;   // as of the last resetPeak()
-  int64_t ooms_ = 0;                                 // as of the last resetAccumulated()
+  int64_t peak_allocated_ = 0, peak_reserved_ = 0;  // as of the last resetPeak()
+  int64_t ooms_ = 0;                                // as of the last resetAccumulated()
   size_t reserved_ = 0;
   double fraction_ = 1.0;
   bool fraction_set_ = false;
@@ -201,7 +201,7 @@ class DeviceMemory {
   std::vector<std::pair<PoolId, Filter>> redirects_;
   bool capturing_ = false;
   std::vector<Block*> after_capture_;
-  std::set<Block*> active_;                 // handed out or waiting for other streams; only counted and listed
+  std::set<Block*> active_;  // handed out or waiting for other streams; only counted and listed
   std::map<c10::StreamId, std::deque<PendingUse>> pending_;
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<OomObserver> oom_observers_;

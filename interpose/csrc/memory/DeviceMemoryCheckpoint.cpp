@@ -46,7 +46,7 @@ Block* DeviceMemory::carve(BlockPool& pool, const PoolCheckpoint::Piece& piece) 
   if (whole == nullptr) return nullptr;
   pool.free.erase(whole);
   const size_t before = piece.address - whole->address;
-  if (before > 0) {   // what lies before it becomes a free block of its own
+  if (before > 0) {  // what lies before it becomes a free block of its own
     auto* left = new Block(*whole);
     left->size = before;
     left->next = whole;
@@ -57,7 +57,7 @@ Block* DeviceMemory::carve(BlockPool& pool, const PoolCheckpoint::Piece& piece) 
     pool.free.insert(left);
     if (!whole->arena) {
       const bool was_split = left->prev != nullptr || whole->next != nullptr;
-      count(pool, [&](size_t type) {   // `hand` counts the rest as if `whole` had been split before
+      count(pool, [&](size_t type) {  // `hand` counts the rest as if `whole` had been split before
         stats_.inactive_split[type].increase(was_split ? 1 : 2);
         stats_.inactive_split_bytes[type].increase(was_split ? 0 : before + whole->size);
       });
@@ -69,7 +69,8 @@ Block* DeviceMemory::carve(BlockPool& pool, const PoolCheckpoint::Piece& piece) 
 
 std::vector<Block*> DeviceMemory::restore(const PoolCheckpoint& to) {
   Lock lock(mutex_);
-  TORCH_CHECK(private_pools_.count(to.pool), "no memory pool (", to.pool.first, ", ", to.pool.second, ") on cuda:", int(device_));
+  TORCH_CHECK(private_pools_.count(to.pool), "no memory pool (", to.pool.first, ", ", to.pool.second,
+              ") on cuda:", int(device_));
   PrivatePool& pool = *private_pools_.at(to.pool);
   std::set<uintptr_t> present;
   for (const Block* block : active_) {

@@ -165,14 +165,15 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
   const auto allowed = size_t(fraction_ * double(total));
   if (fraction_set_) text << format_size(allowed) << " allowed; ";
   text << "Of the allocated memory " << format_size(allocated + in_private_pools) << " is allocated by PyTorch, ";
-  if (in_private_pools > 0) text << "with " << format_size(in_private_pools) << " allocated in private pools (e.g., CUDA Graphs), ";
+  if (in_private_pools > 0)
+    text << "with " << format_size(in_private_pools) << " allocated in private pools (e.g., CUDA Graphs), ";
   text << "and " << format_size(reserved - allocated - in_private_pools) << " is reserved by PyTorch but unallocated."
        << " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to"
        << " avoid fragmentation.  See documentation for Memory Management"
        << "  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
        << "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
   const auto observers = oom_observers_;
-  lock.unlock();   // observers may need the GIL
+  lock.unlock();  // observers may need the GIL
   const auto holders = holdersAtOom(device_);
   record([&](Packer& p) {
     p.array(2);
@@ -227,8 +228,8 @@ Block* DeviceMemory::findExpandable(const Request& request) {
   }
   // Address space for 1 1/8 of the device, so that pages can move to the end of the segment.
   const size_t total = size_t(config().device.total_memory_bytes);
-  arenas_.push_back(std::make_unique<Arena>(device_, total + total / 8,
-                                            pool.small ? kSmallBuffer : AcceleratorAllocatorConfig::large_segment_size()));
+  arenas_.push_back(std::make_unique<Arena>(
+      device_, total + total / 8, pool.small ? kSmallBuffer : AcceleratorAllocatorConfig::large_segment_size()));
   auto* block = new Block();
   block->device = device_;
   block->stream = request.stream;
@@ -247,7 +248,7 @@ bool DeviceMemory::grow(Request& request) {
   while (block->size < request.size) {
     Block* next = block->next;
     if (!map(next, std::min(request.size - block->size, next->size))) return false;
-    block = next;   // it has swallowed the free block before it
+    block = next;  // it has swallowed the free block before it
   }
   request.pool->free.erase(block);
   request.block = block;

@@ -35,7 +35,8 @@ void DeviceMemory::resetPeak() {
 
 std::pair<int64_t, int64_t> DeviceMemory::lifetimePeaks() {
   Lock lock(mutex_);
-  return {std::max(peak_allocated_, stats_.allocated_bytes[0].peak), std::max(peak_reserved_, stats_.reserved_bytes[0].peak)};
+  return {std::max(peak_allocated_, stats_.allocated_bytes[0].peak),
+          std::max(peak_reserved_, stats_.reserved_bytes[0].peak)};
 }
 
 int64_t DeviceMemory::lifetimeOoms() {
@@ -148,7 +149,7 @@ void DeviceMemory::releasePool(PoolId id) {
   Lock lock(mutex_);
   auto it = private_pools_.find(id);
   TORCH_CHECK(it != private_pools_.end() && it->second->users > 0, "releasePool: no such memory pool");
-  --it->second->users;   // its memory goes back with the next empty_cache
+  --it->second->users;  // its memory goes back with the next empty_cache
 }
 
 int DeviceMemory::poolUsers(PoolId id) {

@@ -48,8 +48,8 @@ struct PinnedAllocator final : c10::Allocator {
     const size_t page = size_t(sysconf(_SC_PAGESIZE));
     const size_t bytes = std::max<size_t>(c10::llvm::PowerOf2Ceil(asked), page);
     void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    TORCH_CHECK(address != MAP_FAILED, "CUDA error: out of memory (pinned host memory, ", bytes, " bytes): ",
-                std::strerror(errno));
+    TORCH_CHECK(address != MAP_FAILED, "CUDA error: out of memory (pinned host memory, ", bytes,
+                " bytes): ", std::strerror(errno));
     Pinned& p = pinned();
     std::unique_lock lock(p.mutex);
     p.ranges[reinterpret_cast<uintptr_t>(address)] = bytes;
@@ -91,6 +91,5 @@ void resetPinnedStats(bool peak, bool accumulated) {
     if (accumulated) stat->reset_accumulated();
   }
 }
-
 
 }  // namespace phantom

@@ -40,7 +40,7 @@ namespace {
 std::atomic<uint64_t> g_lazy_bytes{0};
 
 struct Pages {
-  uintptr_t begin, first, end, last;   // bytes [begin, last), whole pages [first, end)
+  uintptr_t begin, first, end, last;  // bytes [begin, last), whole pages [first, end)
 };
 
 Pages pagesOf(const at::Tensor& t) {

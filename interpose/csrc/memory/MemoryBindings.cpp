@@ -148,19 +148,24 @@ void bindStats(py::module_& m) {
   m.def("memory_stats", &memoryStats);
   m.def("memory_snapshot", &memorySnapshot);
   m.def("reset_peak_memory_stats", [](int64_t index) { deviceMemory(deviceOrCurrent(index)).resetPeak(); });
-  m.def("reset_accumulated_memory_stats", [](int64_t index) { deviceMemory(deviceOrCurrent(index)).resetAccumulated(); });
+  m.def("reset_accumulated_memory_stats",
+        [](int64_t index) { deviceMemory(deviceOrCurrent(index)).resetAccumulated(); });
   m.def("mem_get_info", [](int64_t index) { return deviceMemory(deviceOrCurrent(index)).memoryInfo(); });
-  m.def("set_memory_fraction", [](double fraction, int64_t index) { deviceMemory(deviceOrCurrent(index)).setFraction(fraction); });
+  m.def("set_memory_fraction",
+        [](double fraction, int64_t index) { deviceMemory(deviceOrCurrent(index)).setFraction(fraction); });
   m.def("memory_fraction", [](int64_t index) { return deviceMemory(deviceOrCurrent(index)).fraction(); });
-  m.def("empty_cache", [](PoolId pool) {
-    py::gil_scoped_release no_gil;
-    forEachDeviceMemory([&](DeviceMemory& memory) { memory.emptyCache(pool); });
-  }, py::arg("pool") = PoolId{0, 0});
+  m.def(
+      "empty_cache",
+      [](PoolId pool) {
+        py::gil_scoped_release no_gil;
+        forEachDeviceMemory([&](DeviceMemory& memory) { memory.emptyCache(pool); });
+      },
+      py::arg("pool") = PoolId{0, 0});
   m.def("keep_memory_history", [](bool on, size_t max_entries) {
     for (int i = 0; i < config().device_count; ++i) deviceMemory(c10::DeviceIndex(i)).keepHistory(on, max_entries);
   });
   m.def("attach_oom_observer", [](const py::function& callback) {
-    PyObject* kept = py::function(callback).release().ptr();   // for the rest of the process
+    PyObject* kept = py::function(callback).release().ptr();  // for the rest of the process
     for (int i = 0; i < config().device_count; ++i) {
       deviceMemory(c10::DeviceIndex(i)).addOomObserver([kept](int64_t d, int64_t alloc, int64_t total, int64_t free) {
         py::gil_scoped_acquire gil;
@@ -256,13 +261,16 @@ void bindPools(py::module_& m) {
   });
   m.def("begin_allocate_thread_to_pool", [](int64_t index, PoolId pool) {
     const auto owner = std::this_thread::get_id();
-    deviceMemory(deviceOrCurrent(index)).beginAllocateToPool(pool, [owner](c10::StreamId) { return std::this_thread::get_id() == owner; });
+    deviceMemory(deviceOrCurrent(index)).beginAllocateToPool(pool, [owner](c10::StreamId) {
+      return std::this_thread::get_id() == owner;
+    });
   });
   m.def("begin_allocate_stream_to_pool", [](int64_t index, PoolId pool) {
     const c10::StreamId stream = currentStream(deviceOrCurrent(index));
     deviceMemory(deviceOrCurrent(index)).beginAllocateToPool(pool, [stream](c10::StreamId s) { return s == stream; });
   });
-  m.def("end_allocate_to_pool", [](int64_t index, PoolId pool) { deviceMemory(deviceOrCurrent(index)).endAllocateToPool(pool); });
+  m.def("end_allocate_to_pool",
+        [](int64_t index, PoolId pool) { deviceMemory(deviceOrCurrent(index)).endAllocateToPool(pool); });
   m.def("release_pool", [](int64_t index, PoolId pool) { deviceMemory(deviceOrCurrent(index)).releasePool(pool); });
 }
 

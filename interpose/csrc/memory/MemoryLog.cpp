@@ -25,7 +25,7 @@ struct LiveBlock {
   int64_t bytes = 0;
   uint32_t device = 0;
   int64_t step = 0;
-  uint32_t category = 0;   // index into MemoryLogState::categories; 0: not told
+  uint32_t category = 0;  // index into MemoryLogState::categories; 0: not told
 };
 
 struct MemoryLogState {
@@ -79,7 +79,7 @@ void memoryFreed(int device, uint64_t address, size_t bytes, int64_t allocated_b
 void resetMemoryLogAfterFork() {
   MemoryLogState* old = g_memory_log;
   g_memory_log = new MemoryLogState;
-  g_memory_log->live = old->live;   // the child's copies of the parent's tensors
+  g_memory_log->live = old->live;  // the child's copies of the parent's tensors
   g_memory_log->categories = old->categories;
 }
 
@@ -132,7 +132,7 @@ std::map<std::string, int64_t> holdersAtOom(int device) {
     try {
       py::reinterpret_borrow<py::function>(g_name_everything)();
     } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("naming the blocks of device memory");   // the OOM itself is what matters
+      error.discard_as_unraisable("naming the blocks of device memory");  // the OOM itself is what matters
     }
   }
   return liveByCategory(device);

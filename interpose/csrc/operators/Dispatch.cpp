@@ -21,13 +21,17 @@ using c10::DispatchKey;
 class VirtualKernel final : public c10::OperatorKernel {
  public:
   explicit VirtualKernel(const OperatorInfo& info) : info_(info) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { runVirtual(info_, *stack); }
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    runVirtual(info_, *stack);
+  }
 
  private:
   const OperatorInfo& info_;
 };
 
-void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { runVirtual(operatorInfo(op), *stack); }
+void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  runVirtual(operatorInfo(op), *stack);
+}
 
 // Kept for the process's life: deregistering at exit would race with threads that still run.
 std::vector<c10::RegistrationHandleRAII>& registrations() {
@@ -42,16 +46,28 @@ std::set<std::string>& handWritten() {
 
 // Operators with a composite kernel for every backend and a kernel of their own in the CUDA build.
 bool cudaHasItsOwn(const std::string& base) {
-  static const std::set<std::string> names = {"convolution", "_convolution", "convolution_backward", "_chunk_cat", "_grouped_mm",
-                                              "split_with_sizes_copy", "native_group_norm", "native_layer_norm", "_fused_adam", "addr",
-                                              "_batch_norm_with_update_functional", "all", "any", "_scaled_grouped_mm", "_padded_dense_to_jagged_forward"};
+  static const std::set<std::string> names = {"convolution",
+                                              "_convolution",
+                                              "convolution_backward",
+                                              "_chunk_cat",
+                                              "_grouped_mm",
+                                              "split_with_sizes_copy",
+                                              "native_group_norm",
+                                              "native_layer_norm",
+                                              "_fused_adam",
+                                              "addr",
+                                              "_batch_norm_with_update_functional",
+                                              "all",
+                                              "any",
+                                              "_scaled_grouped_mm",
+                                              "_padded_dense_to_jagged_forward"};
   return base.rfind("_foreach_", 0) == 0 || names.count(base) != 0;
 }
 
 // Operators whose composite kernel is for backends without one of their own: a CUDA build has a kernel and the autograd
 // formula that goes with it (all those of a CUDA wheel of 2.14 are named; another one is taken over by its CUDA key).
 bool cudaReplacesComposite(const std::string& base) {
-  if (base == "_fused_rms_norm") return !config().blocking_launches;   // the CPU has no kernel of it either
+  if (base == "_fused_rms_norm") return !config().blocking_launches;  // the CPU has no kernel of it either
   return base == "silu_backward" || base == "mish_backward";
 }
 
@@ -70,7 +86,7 @@ bool wantsKernel(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& full = schema.name();
   const std::string base = full.substr(full.find("::") + 2);
-  if (full.rfind("aten::", 0) != 0) return false;   // other libraries: their composites run, the fallback takes the rest
+  if (full.rfind("aten::", 0) != 0) return false;  // other libraries: their composites run, the fallback takes the rest
   if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
     return op.hasKernelForDispatchKey(DispatchKey::CUDA) || cudaReplacesComposite(base);
   }
@@ -84,13 +100,12 @@ bool wantsKernel(const c10::OperatorHandle& op) {
 }
 
 std::mutex g_infos_mutex;
-std::unordered_map<std::string, std::unique_ptr<OperatorInfo>>* g_infos = new std::unordered_map<std::string, std::unique_ptr<OperatorInfo>>;
+std::unordered_map<std::string, std::unique_ptr<OperatorInfo>>* g_infos =
+    new std::unordered_map<std::string, std::unique_ptr<OperatorInfo>>;
 
 int64_t g_kernels = 0;
 
-void install() {
-  installDispatch();
-}
+void install() { installDispatch(); }
 const Installer install_dispatch(40, &install);
 
 }  // namespace
@@ -110,7 +125,8 @@ void registerKernel(const char* name, DispatchKey key, c10::KernelFunction kerne
   const size_t dot = text.find('.');
   c10::OperatorName op_name("aten::" + text.substr(0, dot), dot == std::string::npos ? "" : text.substr(dot + 1));
   TORCH_CHECK(c10::Dispatcher::singleton().findSchema(op_name), "this torch has no operator ", op_name);
-  registrations().push_back(c10::Dispatcher::singleton().registerImpl(op_name, key, std::move(kernel), std::nullopt, nullptr, "phantom"));
+  registrations().push_back(
+      c10::Dispatcher::singleton().registerImpl(op_name, key, std::move(kernel), std::nullopt, nullptr, "phantom"));
   if (key == DispatchKey::CUDA) handWritten().insert(c10::toString(op_name));
 }
 
@@ -139,10 +155,12 @@ void installDispatch() {
     const auto op = dispatcher.findSchema(name);
     if (!op || handWritten().count(c10::toString(name)) != 0 || !wantsKernel(*op)) continue;
     auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<VirtualKernel>(operatorInfo(*op)));
-    registrations().push_back(dispatcher.registerImpl(name, DispatchKey::CUDA, std::move(kernel), std::nullopt, nullptr, "phantom"));
+    registrations().push_back(
+        dispatcher.registerImpl(name, DispatchKey::CUDA, std::move(kernel), std::nullopt, nullptr, "phantom"));
     ++g_kernels;
   }
-  registrations().push_back(dispatcher.registerFallback(DispatchKey::CUDA, c10::KernelFunction::makeFromBoxedFunction<&runFallback>(), "phantom"));
+  registrations().push_back(dispatcher.registerFallback(
+      DispatchKey::CUDA, c10::KernelFunction::makeFromBoxedFunction<&runFallback>(), "phantom"));
 }
 
 int64_t registeredKernels() { return g_kernels; }

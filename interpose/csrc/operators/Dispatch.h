@@ -21,7 +21,9 @@ at::Tensor makeVirtual(at::IntArrayRef sizes, at::IntArrayRef strides, at::Scala
 using CostCallback = std::function<std::string(const std::string& request)>;
 void setCostCallback(CostCallback callback);
 
-struct DispatchCounters { uint64_t operators = 0, hits = 0, misses = 0; };
+struct DispatchCounters {
+  uint64_t operators = 0, hits = 0, misses = 0;
+};
 DispatchCounters dispatchCounters();
 
 }  // namespace phantom

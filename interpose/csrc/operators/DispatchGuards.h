@@ -10,7 +10,8 @@ namespace phantom {
 // No autograd, no autocast, no torch-function mode (a default device, say) of the script.
 class PlainDispatch {
  public:
-  PlainDispatch() : no_autocast_(c10::autocast_dispatch_keyset), disabled_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+  PlainDispatch()
+      : no_autocast_(c10::autocast_dispatch_keyset), disabled_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
     at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::ALL_DISABLED);
   }
   ~PlainDispatch() { at::impl::PythonTorchFunctionTLS::set_disabled_state(disabled_); }

@@ -32,7 +32,8 @@ void packInts(Packer& p, c10::IntArrayRef values) {
   for (int64_t value : values) p.integer(value);
 }
 
-void packTensor(Packer& p, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, std::string_view device) {
+void packTensor(Packer& p, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                std::string_view device) {
   p.array(5);
   p.string("T");
   p.string(dtypeName(dtype));
@@ -102,7 +103,7 @@ void packOutput(Packer& p, const Call& call, const MetadataEntry& entry, const O
   } else if (spec.kind == OutputKind::kInput) {
     const at::Tensor& tensor = *call.inputs[spec.source].tensor;
     for (const InputChange& change : entry.changes) {
-      if (change.input != spec.source) continue;   // `out=` that the operator resizes: what it will be
+      if (change.input != spec.source) continue;  // `out=` that the operator resizes: what it will be
       packTensor(p, tensor.scalar_type(), change.sizes, change.strides, tensor.is_cuda() ? "cuda" : "cpu");
       return;
     }
@@ -150,7 +151,8 @@ void priceRequest(const std::string& op, const std::string& request, MetadataEnt
   cost.kernel = internKernel(op, answer.klass, answer.source);
 }
 
-std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs) {
+std::string packKernelRequest(std::string_view op, c10::ArrayRef<c10::IValue> arguments,
+                              c10::ArrayRef<c10::IValue> outputs) {
   Packer p;
   packHead(p, op, arguments.size(), false);
   for (const c10::IValue& argument : arguments) packValue(p, argument);
@@ -171,7 +173,8 @@ CostAnswer unpackKernelReply(const std::string& reply) {
   answer.launches = u.integer();
   answer.scratch_bytes = u.integer();
   if (fields == 6) answer.ideal_ps = u.integer();
-  if (answer.duration_ps < 0 || answer.scratch_bytes < 0) throw std::runtime_error("the cost model's reply is negative");
+  if (answer.duration_ps < 0 || answer.scratch_bytes < 0)
+    throw std::runtime_error("the cost model's reply is negative");
   return answer;
 }
 
@@ -200,7 +203,9 @@ void priceKernel(const Call& call, MetadataEntry& entry) {
   priceRequest(call.info.name, packRequest(call, entry), entry);
 }
 
-void launch(const MetadataEntry& entry, c10::Device device) { launchOn(entry, device.index(), currentStream(device.index())); }
+void launch(const MetadataEntry& entry, c10::Device device) {
+  launchOn(entry, device.index(), currentStream(device.index()));
+}
 
 void launchOn(const MetadataEntry& entry, c10::DeviceIndex device, c10::StreamId stream) {
   if (entry.metadata_only) {
@@ -218,7 +223,8 @@ void launchOn(const MetadataEntry& entry, c10::DeviceIndex device, c10::StreamId
   hookLeft();
 }
 
-void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::ArrayRef<at::Tensor> outputs, c10::Device device) {
+void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::ArrayRef<at::Tensor> outputs,
+                 c10::Device device) {
   MetadataHasher hash;
   hash.add(reinterpret_cast<uint64_t>(name));
   auto hash_tensor = [&](const at::Tensor& t) {

@@ -38,44 +38,44 @@ enum class OutputKind : uint8_t { kFresh, kInput, kView, kUndefined, kHost };
 
 struct OutputSpec {
   OutputKind kind = OutputKind::kUndefined;
-  uint16_t source = 0;               // index among the call's tensor inputs (kInput, kView)
+  uint16_t source = 0;  // index among the call's tensor inputs (kInput, kView)
   bool conjugate = false, negative = false;
   c10::ScalarType dtype = c10::ScalarType::Float;
-  int64_t offset = 0;                // relative to the source's storage offset (kView)
-  int64_t bytes = 0;                 // of the storage (kFresh)
+  int64_t offset = 0;  // relative to the source's storage offset (kView)
+  int64_t bytes = 0;   // of the storage (kFresh)
   c10::SmallVector<int64_t, 5> sizes, strides;
 };
 
 struct ReturnSpec {
   enum class Kind : uint8_t { kTensor, kList, kConstant } kind = Kind::kTensor;
-  uint32_t first = 0, count = 0;     // in MetadataEntry::outputs
+  uint32_t first = 0, count = 0;  // in MetadataEntry::outputs
   c10::IValue constant;
 };
 
 // A written input whose sizes, strides or offset the operator changes (resized `out=`, `t_`, `squeeze_`).
 struct InputChange {
   uint16_t input = 0;
-  int64_t offset = 0;                // relative to the old storage offset
+  int64_t offset = 0;  // relative to the old storage offset
   c10::SmallVector<int64_t, 5> sizes, strides;
 };
 
 struct KernelCost {
-  Picoseconds launch_ps = 0;         // of each launch; the last also takes remainder_ps
+  Picoseconds launch_ps = 0;  // of each launch; the last also takes remainder_ps
   Picoseconds remainder_ps = 0;
   int64_t scratch_bytes = 0;
-  Picoseconds ideal_ps = 0;          // of its matrix products at the peak of their data type
+  Picoseconds ideal_ps = 0;  // of its matrix products at the peak of their data type
   uint32_t launches = 0;
-  uint32_t kernel = 0;               // internKernel
-  bool matrix_product = false;       // wants the cuBLAS workspace
+  uint32_t kernel = 0;          // internKernel
+  bool matrix_product = false;  // wants the cuBLAS workspace
 };
 
 struct MetadataEntry final : c10::intrusive_ptr_target {
   std::vector<ReturnSpec> returns;
   std::vector<OutputSpec> outputs;
   std::vector<InputChange> changes;
-  bool metadata_only = false;        // launches nothing: views and the like
+  bool metadata_only = false;  // launches nothing: views and the like
   bool any_fresh = false;
-  uint64_t cost_generation = 0;      // of the callback that priced it
+  uint64_t cost_generation = 0;  // of the callback that priced it
   KernelCost cost;
 };
 using EntryPtr = c10::intrusive_ptr<MetadataEntry>;

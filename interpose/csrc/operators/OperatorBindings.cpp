@@ -41,7 +41,7 @@ void setPythonCostCallback(const py::object& callable) {
 }
 
 void setPythonRouterLayer(const py::object& callable) {
-  PyObject* held = py::object(callable).release().ptr();   // never freed, as above
+  PyObject* held = py::object(callable).release().ptr();  // never freed, as above
   setRouterLayer([held]() -> int64_t {
     if (!Py_IsInitialized()) return -1;
     py::gil_scoped_acquire gil;

@@ -26,8 +26,9 @@ constexpr size_t kAliasWindow = 8;
 
 void hashTensor(const at::Tensor& tensor, MetadataHasher& hash) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const uint64_t flags = uint64_t(impl->device_type()) | uint64_t(tensor.scalar_type()) << 8 | uint64_t(tensor.is_conj()) << 16 |
-                         uint64_t(tensor.is_neg()) << 17 | uint64_t(impl->is_wrapped_number()) << 18 | uint64_t(impl->dim()) << 24;
+  const uint64_t flags = uint64_t(impl->device_type()) | uint64_t(tensor.scalar_type()) << 8 |
+                         uint64_t(tensor.is_conj()) << 16 | uint64_t(tensor.is_neg()) << 17 |
+                         uint64_t(impl->is_wrapped_number()) << 18 | uint64_t(impl->dim()) << 24;
   hash.add(flags);
   const auto sizes = impl->sizes();
   const auto strides = impl->strides();
@@ -49,7 +50,11 @@ uint64_t bitsOf(double value) {
 }  // namespace
 
 Call::Call(const OperatorInfo& operator_info, torch::jit::Stack& call_stack)
-    : info(operator_info), stack(call_stack), count(info.arguments.size()), base(stack.size() - count), device(c10::kCUDA, currentDevice()) {
+    : info(operator_info),
+      stack(call_stack),
+      count(info.arguments.size()),
+      base(stack.size() - count),
+      device(c10::kCUDA, currentDevice()) {
   scan();
 }
 
@@ -69,17 +74,19 @@ void Call::see(const at::Tensor& tensor, uint32_t argument, MetadataHasher& hash
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (impl->device_type() == c10::kCUDA) {
-    TORCH_CHECK_NOT_IMPLEMENTED(impl->layout() == c10::kStrided && impl->has_storage(), info.name,
-                                ": a ", impl->layout(), " tensor on the virtual GPU is not supported by this operator");
+    TORCH_CHECK_NOT_IMPLEMENTED(impl->layout() == c10::kStrided && impl->has_storage(), info.name, ": a ",
+                                impl->layout(), " tensor on the virtual GPU is not supported by this operator");
     if (!have_device_) {
       device = impl->device();
       have_device_ = true;
     } else if (impl->device() != device && !info.host_tensors_allowed && !info.arguments[argument].out) {
-      TORCH_CHECK(impl->dim() == 0 && false, "Expected all tensors to be on the same device, but found at least two devices, ",
-                  device, " and ", impl->device(), "! (", info.name, ")");
+      TORCH_CHECK(impl->dim() == 0 && false,
+                  "Expected all tensors to be on the same device, but found at least two devices, ", device, " and ",
+                  impl->device(), "! (", info.name, ")");
     }
   } else if (impl->device_type() == c10::kCPU && impl->dim() > 0 && !info.host_tensors_allowed) {
-    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", device, " and cpu! (", info.name, ")");
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", device,
+                " and cpu! (", info.name, ")");
   }
   hashTensor(tensor, hash);
   const size_t seen = std::min(inputs.size(), kAliasWindow);
@@ -89,7 +96,8 @@ void Call::see(const at::Tensor& tensor, uint32_t argument, MetadataHasher& hash
       hash.add(0x10000 + j);
       break;
     }
-    if (other.has_storage() && impl->has_storage() && other.storage().unsafeGetStorageImpl() == impl->unsafe_storage().unsafeGetStorageImpl()) {
+    if (other.has_storage() && impl->has_storage() &&
+        other.storage().unsafeGetStorageImpl() == impl->unsafe_storage().unsafeGetStorageImpl()) {
       hash.add(0x20000 + j);
       hash.add(uint64_t(impl->storage_offset() - other.storage_offset()));
       break;
@@ -149,11 +157,11 @@ void growStorage(const at::Tensor& tensor, size_t bytes) {
 
 at::Tensor makeVirtual(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::Device device) {
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       allocateOn(device.has_index() ? device.index() : currentDevice(), bytes),
-                                                       deviceAllocator(), /*resizable=*/true);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
-                                                         c10::scalarTypeToTypeMeta(dtype));
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      allocateOn(device.has_index() ? device.index() : currentDevice(), bytes), deviceAllocator(), /*resizable=*/true);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
 }
@@ -176,16 +184,12 @@ std::vector<at::Tensor> buildOutputs(const Call& call, const MetadataEntry& entr
   out.reserve(entry.outputs.size());
   for (const OutputSpec& spec : entry.outputs) {
     switch (spec.kind) {
-      case OutputKind::kFresh:
-        out.push_back(makeVirtual(spec.sizes, spec.strides, spec.dtype, call.device));
-        break;
-      case OutputKind::kInput:
-        out.push_back(*call.inputs[spec.source].tensor);
-        break;
+      case OutputKind::kFresh: out.push_back(makeVirtual(spec.sizes, spec.strides, spec.dtype, call.device)); break;
+      case OutputKind::kInput: out.push_back(*call.inputs[spec.source].tensor); break;
       case OutputKind::kView: {
         const at::Tensor& source = *call.inputs[spec.source].tensor;
-        auto view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(source.storage()), source.key_set(),
-                                                             c10::scalarTypeToTypeMeta(spec.dtype));
+        auto view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(source.storage()),
+                                                             source.key_set(), c10::scalarTypeToTypeMeta(spec.dtype));
         view.unsafeGetTensorImpl()->set_storage_offset(source.storage_offset() + spec.offset);
         view.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
         out.push_back(std::move(view));
@@ -195,9 +199,7 @@ std::vector<at::Tensor> buildOutputs(const Call& call, const MetadataEntry& entr
         out.push_back(at::detail::empty_strided_cpu(spec.sizes, spec.strides, spec.dtype));
         std::memset(out.back().mutable_data_ptr(), 0, out.back().storage().nbytes());
         break;
-      case OutputKind::kUndefined:
-        out.emplace_back();
-        break;
+      case OutputKind::kUndefined: out.emplace_back(); break;
     }
     if (out.back().defined() && spec.kind != OutputKind::kInput) {
       if (spec.conjugate != out.back().is_conj()) out.back()._set_conj(spec.conjugate);
@@ -238,9 +240,7 @@ void runVirtual(const OperatorInfo& info, torch::jit::Stack& stack) {
   c10::SmallVector<c10::IValue, 4> results;
   for (const ReturnSpec& spec : entry->returns) {
     switch (spec.kind) {
-      case ReturnSpec::Kind::kTensor:
-        results.emplace_back(std::move(outputs[spec.first]));
-        break;
+      case ReturnSpec::Kind::kTensor: results.emplace_back(std::move(outputs[spec.first])); break;
       case ReturnSpec::Kind::kList: {
         c10::List<at::Tensor> list;
         list.reserve(spec.count);
@@ -248,9 +248,7 @@ void runVirtual(const OperatorInfo& info, torch::jit::Stack& stack) {
         results.emplace_back(std::move(list));
         break;
       }
-      case ReturnSpec::Kind::kConstant:
-        results.push_back(spec.constant);
-        break;
+      case ReturnSpec::Kind::kConstant: results.push_back(spec.constant); break;
     }
   }
   torch::jit::drop(stack, call.count);

@@ -14,7 +14,7 @@
 namespace phantom {
 
 struct InputTensor {
-  const at::Tensor* tensor = nullptr;   // owned by the stack
+  const at::Tensor* tensor = nullptr;  // owned by the stack
   uint32_t argument = 0;
   bool written = false;
   bool out = false;
@@ -26,10 +26,10 @@ class Call {
 
   const OperatorInfo& info;
   torch::jit::Stack& stack;
-  const size_t count;                    // arguments
-  const size_t base;                     // of the arguments in the stack
-  c10::SmallVector<InputTensor, 12> inputs;   // every defined tensor among the arguments, in order
-  c10::Device device;                    // where the results live
+  const size_t count;                        // arguments
+  const size_t base;                         // of the arguments in the stack
+  c10::SmallVector<InputTensor, 12> inputs;  // every defined tensor among the arguments, in order
+  c10::Device device;                        // where the results live
   MetadataKey key;
 
   const c10::IValue& argument(size_t index) const { return stack[base + index]; }
@@ -45,7 +45,8 @@ class Call {
 
 // The arguments with their defined tensors replaced, in order, by `tensors`, CUDA devices by `device` and generators by
 // none.
-torch::jit::Stack withTensors(c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<at::Tensor> tensors, c10::DeviceType device);
+torch::jit::Stack withTensors(c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<at::Tensor> tensors,
+                              c10::DeviceType device);
 
 // Runs the operator's Meta kernel (or, for want of one, its CPU kernel) and describes what came out.
 EntryPtr deriveMetadata(const Call& call);
@@ -56,7 +57,8 @@ uint64_t costGeneration();
 void launch(const MetadataEntry& entry, c10::Device device);
 void launchOn(const MetadataEntry& entry, c10::DeviceIndex device, c10::StreamId stream);
 // For kernels that are written by hand: prices and launches `name` with the given arguments as one kernel. Cached.
-void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::ArrayRef<at::Tensor> outputs, c10::Device device);
+void launchNamed(const char* name, const torch::jit::Stack& arguments, c10::ArrayRef<at::Tensor> outputs,
+                 c10::Device device);
 
 std::vector<at::Tensor> buildOutputs(const Call& call, const MetadataEntry& entry);
 void applyChanges(const Call& call, const MetadataEntry& entry);

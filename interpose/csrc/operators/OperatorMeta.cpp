@@ -22,9 +22,7 @@ class StandIns {
     for (const at::Tensor& t : tensors_) offsets_.push_back(t.storage_offset());
   }
 
-  torch::jit::Stack arguments() {
-    return withTensors(call_.arguments(), tensors_, on_host_ ? c10::kCPU : c10::kMeta);
-  }
+  torch::jit::Stack arguments() { return withTensors(call_.arguments(), tensors_, on_host_ ? c10::kCPU : c10::kMeta); }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   int64_t offset(size_t index) const { return offsets_[index]; }
 
@@ -42,7 +40,8 @@ class StandIns {
     const size_t bytes = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(), offset);
     c10::Storage& storage = storages_[tensor.storage().unsafeGetStorageImpl()];
     if (on_host_) {
-      TORCH_CHECK(bytes <= (size_t(1) << 30), call_.info.name, " has no Meta kernel and its arguments are too large to try it on the CPU");
+      TORCH_CHECK(bytes <= (size_t(1) << 30), call_.info.name,
+                  " has no Meta kernel and its arguments are too large to try it on the CPU");
       if (!storage) storage = at::detail::empty_cpu({0}, tensor.scalar_type()).storage();
     } else if (!storage) {
       storage = at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type()).storage();
@@ -70,7 +69,8 @@ class StandIns {
   int64_t relativeOffset(const at::Tensor& tensor) const {
     int64_t least = tensor.storage_offset();
     for (const InputTensor& input : call_.inputs) {
-      if (input.tensor->has_storage() && input.tensor->storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
+      if (input.tensor->has_storage() &&
+          input.tensor->storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
         least = std::min(least, input.tensor->storage_offset());
       }
     }
@@ -86,7 +86,8 @@ class StandIns {
 
 class Description {
  public:
-  Description(const Call& call, const StandIns& stand_ins) : call_(call), stand_ins_(stand_ins), entry_(c10::make_intrusive<MetadataEntry>()) {}
+  Description(const Call& call, const StandIns& stand_ins)
+      : call_(call), stand_ins_(stand_ins), entry_(c10::make_intrusive<MetadataEntry>()) {}
 
   EntryPtr make(const torch::jit::Stack& results) {
     describeChanges();
@@ -175,7 +176,8 @@ class Description {
 
 }  // namespace
 
-torch::jit::Stack withTensors(c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<at::Tensor> tensors, c10::DeviceType device) {
+torch::jit::Stack withTensors(c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<at::Tensor> tensors,
+                              c10::DeviceType device) {
   size_t next = 0;
   auto replaced = [&](const at::Tensor& tensor) { return tensor.defined() ? tensors[next++] : at::Tensor(); };
   torch::jit::Stack out;
@@ -220,7 +222,8 @@ void followCudnnFormat(const Call& call, MetadataEntry& entry) {
   if (!channelsLast(*call.inputs[first].tensor) && !channelsLast(*call.inputs[first + 1].tensor)) return;
   for (OutputSpec& spec : entry.outputs) {
     if (spec.kind != OutputKind::kFresh || (spec.sizes.size() != 4 && spec.sizes.size() != 5)) continue;
-    const auto strides = spec.sizes.size() == 4 ? c10::get_channels_last_strides_2d(spec.sizes) : c10::get_channels_last_strides_3d(spec.sizes);
+    const auto strides = spec.sizes.size() == 4 ? c10::get_channels_last_strides_2d(spec.sizes)
+                                                : c10::get_channels_last_strides_3d(spec.sizes);
     spec.strides.assign(strides.begin(), strides.end());
   }
 }
@@ -233,7 +236,8 @@ EntryPtr deriveOn(const Call& call, bool on_host) {
   Description description(call, stand_ins);
   description.stood_on_host = on_host;
   EntryPtr entry = description.make(stack);
-  if (call.info.base == "convolution" || call.info.base == "_convolution" || call.info.base == "convolution_backward") followCudnnFormat(call, *entry);
+  if (call.info.base == "convolution" || call.info.base == "_convolution" || call.info.base == "convolution_backward")
+    followCudnnFormat(call, *entry);
   return entry;
 }
 
@@ -247,17 +251,20 @@ EntryPtr deriveMetadata(const Call& call) {
   const bool host = op.hasKernelForDispatchKey(DispatchKey::CPU);
   if (meta && !host) return deriveOn(call, false);
   if (!meta) {
-    if (op.schema().returns().empty() && call.info.writes) {   // writes into its arguments and returns nothing: a fused optimizer
+    if (op.schema().returns().empty() &&
+        call.info.writes) {  // writes into its arguments and returns nothing: a fused optimizer
       StandIns stand_ins(call, false);
       return Description(call, stand_ins).make({});
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(host, call.info.name, " has neither a Meta nor a CPU kernel, so the virtual GPU does not know what it returns; "
-                                "register one with torch.library.register_fake");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        host, call.info.name,
+        " has neither a Meta nor a CPU kernel, so the virtual GPU does not know what it returns; "
+        "register one with torch.library.register_fake");
     return deriveOn(call, true);
   }
   try {
     return deriveOn(call, false);
-  } catch (const c10::NotImplementedError&) {   // this Meta kernel declines these arguments
+  } catch (const c10::NotImplementedError&) {  // this Meta kernel declines these arguments
     return deriveOn(call, true);
   }
 }

@@ -22,7 +22,7 @@ struct Kernel {
 struct Mark {
   int64_t index;
   Tail end;
-  Picoseconds ideal_ps = 0;   // counted until then
+  Picoseconds ideal_ps = 0;  // counted until then
 };
 struct SettledStep {
   int64_t index;
@@ -59,7 +59,8 @@ std::vector<Entry>& entries() {
 }
 
 Picoseconds unionLength(std::vector<Interval>& intervals) {
-  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) { return a.start_ps < b.start_ps; });
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& a, const Interval& b) { return a.start_ps < b.start_ps; });
   Picoseconds length = 0, covered_until = INT64_MIN;
   for (const Interval& i : intervals) {
     const Picoseconds from = std::max(i.start_ps, covered_until);
@@ -90,13 +91,14 @@ bool settleOldest(AccountingState& state, Picoseconds earliest_clock_ps) {
   if (state.marks.empty() || !state.marks.front().end.known()) return false;
   const Mark mark = state.marks.front();
   const Picoseconds end_ps = mark.end.bound_ps;
-  if (earliest_clock_ps < end_ps) return false;   // a span yet to be launched could still start before the end
+  if (earliest_clock_ps < end_ps) return false;  // a span yet to be launched could still start before the end
   for (Span& span : state.spans) {
     if (!span.start.known() || spanEnd(span) == kUnresolved) {
       if (span.start.bound_ps < end_ps) return false;
     }
   }
-  const Picoseconds begin_ps = state.settled_until_ps >= 0 ? state.settled_until_ps : std::max<Picoseconds>(state.first_kernel_ps, 0);
+  const Picoseconds begin_ps =
+      state.settled_until_ps >= 0 ? state.settled_until_ps : std::max<Picoseconds>(state.first_kernel_ps, 0);
   const bool keep = spoolKeepsStep(mark.index);
   std::vector<Interval> compute, any;
   std::deque<Span> later;
@@ -193,9 +195,8 @@ void settleSteps(bool force) {
   {
     std::lock_guard<std::mutex> hold(state.mutex);
     // The newest mark may still be replaced by a later optimizer step of the same run, so it is settled only at the end.
-    while (state.marks.size() > (force ? 0 : 1) && settleOldest(state, earliest_ps)) {
-    }
-    if (force && spoolKeepsNow()) {   // what came after the last step, or all of a job without steps
+    while (state.marks.size() > (force ? 0 : 1) && settleOldest(state, earliest_ps)) {}
+    if (force && spoolKeepsNow()) {  // what came after the last step, or all of a job without steps
       for (Span& span : state.spans) {
         if (span.start.known() && spanEnd(span) != kUnresolved) keepSpan(state, span, spanEnd(span));
       }
@@ -224,7 +225,7 @@ void packStats(Packer& p, bool with_totals) {
   p.string("first_kernel_ps");
   p.integer(state.first_kernel_ps);
   if (!with_totals) return;
-  p.string("ideal_first_step_ps");   // until the end of the first step, and of the last settled one
+  p.string("ideal_first_step_ps");  // until the end of the first step, and of the last settled one
   p.integer(std::max<Picoseconds>(state.ideal_first_step_ps, 0));
   p.string("ideal_ps");
   p.integer(state.ideal_settled_ps);

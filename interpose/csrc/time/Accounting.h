@@ -14,12 +14,12 @@ struct Span {
   Picoseconds duration_ps = 0;
   NodePtr end_node;
   uint32_t kernel = 0;
-  uint32_t stream = 0;   // device * 65536 + stream id, for the timeline
+  uint32_t stream = 0;  // device * 65536 + stream id, for the timeline
   SpanKind kind = SpanKind::kCompute;
 };
 
-void countKernel(uint32_t kernel, Picoseconds duration_ps);   // towards the totals by class and source
-void countIdeal(Picoseconds ideal_ps);   // a kernel's matrix products at the peak of their data type, for utilisation
+void countKernel(uint32_t kernel, Picoseconds duration_ps);  // towards the totals by class and source
+void countIdeal(Picoseconds ideal_ps);  // a kernel's matrix products at the peak of their data type, for utilisation
 void addSpan(Span span);
 // The device's tail at the end of optimizer step `index`; a later call with the same index replaces an earlier one.
 void markStep(int64_t index, Tail end);
@@ -31,7 +31,7 @@ void packStats(Packer& packer, bool with_totals);
 struct StatsEntry {
   StatsEntry(const char* key, void (*pack)(Packer&));
 };
-void addWarning(const std::string& text);   // shown once each in the summary
+void addWarning(const std::string& text);  // shown once each in the summary
 
 void resetAccountingAfterFork();
 

@@ -22,7 +22,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<Clock>> clocks;
-  std::map<uint64_t, Clock*> of_thread;   // by pthread_self(); an entry lives as long as the thread
+  std::map<uint64_t, Clock*> of_thread;  // by pthread_self(); an entry lives as long as the thread
   std::atomic<Clock*> backward_owner{nullptr};
 
   Clock& ofThread(uint64_t thread, Picoseconds start_ps, bool claim) {
@@ -54,7 +54,7 @@ struct Registry {
     auto found = of_thread.find(thread);
     if (found == of_thread.end() || found->second->claimed) return std::nullopt;
     Clock& clock = *found->second;
-    clock.waiting = true;   // never reported again
+    clock.waiting = true;  // never reported again
     of_thread.erase(found);
     return clock.id;
   }
@@ -65,7 +65,8 @@ struct Registry {
 };
 
 Registry* g_registry = new Registry;
-uint64_t g_fork_generation = 1;   // bumped in a forked child, so that thread-locals of the parent's thread are void there
+uint64_t g_fork_generation =
+    1;  // bumped in a forked child, so that thread-locals of the parent's thread are void there
 
 enum class ThreadKind : uint8_t { kUnknown, kAutograd, kOther };
 thread_local ThreadKind t_kind = ThreadKind::kUnknown;
@@ -120,13 +121,13 @@ Picoseconds modelledCost(HostWork kind) {
     case HostWork::kQuery: return host.query_ps;
     case HostWork::kSync: return host.sync_ps;
     case HostWork::kStore: return host.store_ps;
-    case HostWork::kTimeRead: return 100'000;   // about one call of time.time(); keeps polling loops moving
+    case HostWork::kTimeRead: return 100'000;  // about one call of time.time(); keeps polling loops moving
   }
   return 0;
 }
 
 void retire(Clock& clock) {
-  clock.waiting = true;   // never reported again
+  clock.waiting = true;  // never reported again
   if (!sessionOpen()) return;
   record([&](Packer& p) {
     p.array(2);
@@ -203,10 +204,11 @@ void chargeHost(HostWork kind) {
   switch (config().cpu_time) {
     case CpuTime::kModel: clock.advance(modelledCost(kind)); break;
     case CpuTime::kMeasured:
-      if (t_hooks == 0) chargeMeasured(clock);   // else charged where the outermost hook began
+      if (t_hooks == 0) chargeMeasured(clock);  // else charged where the outermost hook began
       break;
     case CpuTime::kNone:
-      if (kind == HostWork::kQuery || kind == HostWork::kTimeRead) clock.advance(modelledCost(kind));   // polling must end
+      if (kind == HostWork::kQuery || kind == HostWork::kTimeRead)
+        clock.advance(modelledCost(kind));  // polling must end
       break;
   }
 }

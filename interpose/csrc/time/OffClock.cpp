@@ -8,7 +8,7 @@
 namespace phantom {
 namespace {
 
-thread_local int t_depth = 0;   // a tuner may tune what it runs
+thread_local int t_depth = 0;  // a tuner may tune what it runs
 thread_local Picoseconds t_total_ps = 0;
 
 }  // namespace

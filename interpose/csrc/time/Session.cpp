@@ -27,11 +27,11 @@ struct SessionState {
   std::condition_variable outgoing, incoming;
   bool open = false, closing = false, flush = false, said_bye = false;
   Packer packer;
-  uint64_t received = 0;       // EngineBatches
+  uint64_t received = 0;  // EngineBatches
   uint64_t next_node = 1, next_request = 1;
   std::unordered_map<uint64_t, NodePtr> unresolved;
   std::unordered_map<uint64_t, Picoseconds> answers;
-  std::unordered_map<uint64_t, ValueHandler> value_handlers;   // key: node * 4096 + index
+  std::unordered_map<uint64_t, ValueHandler> value_handlers;  // key: node * 4096 + index
   std::optional<std::string> abort;
 };
 
@@ -112,7 +112,7 @@ void record(const std::function<void(Packer&)>& write) {
 }
 
 void sayBye() {
-  record([](Packer& p) {   // holds the mutex
+  record([](Packer& p) {  // holds the mutex
     p.array(2);
     p.integer(17);
     p.map(0);
@@ -145,10 +145,12 @@ std::optional<std::pair<std::string, uint64_t>> nextBatch(double timeout_s) {
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) return std::make_pair(std::string(), state.received);
     if (now >= heartbeat && clocksMoved()) break;
-    state.outgoing.wait_until(hold, std::min(std::chrono::time_point_cast<std::chrono::steady_clock::duration>(deadline),
-                                             std::chrono::steady_clock::now() + kHeartbeat));
+    state.outgoing.wait_until(hold,
+                              std::min(std::chrono::time_point_cast<std::chrono::steady_clock::duration>(deadline),
+                                       std::chrono::steady_clock::now() + kHeartbeat));
   }
-  if (!state.flush && !state.closing) state.outgoing.wait_for(hold, kFlushInterval, [&] { return state.flush || state.closing; });
+  if (!state.flush && !state.closing)
+    state.outgoing.wait_for(hold, kFlushInterval, [&] { return state.flush || state.closing; });
   state.flush = false;
   packClocks(state);
   if (state.packer.buffer().empty() && state.closing) return std::nullopt;

@@ -17,7 +17,7 @@ bool sessionOpen();
 // Called on first use of the device; opens the session if this process is a rank (set by Python), once.
 void ensureSession();
 
-NodePtr newNode();    // a node of this rank that only the simulator can resolve
+NodePtr newNode();  // a node of this rank that only the simulator can resolve
 
 // Appends one record. `write` packs the whole array. Thread-safe; sent within 2 ms or by the next flush().
 void record(const std::function<void(Packer&)>& write);

@@ -20,7 +20,7 @@ namespace {
 struct SpanRow {
   int64_t start_ps, end_ps;
   uint64_t node;
-  uint32_t stream, kernel;   // highest bit of `kernel`: communication
+  uint32_t stream, kernel;  // highest bit of `kernel`: communication
 };
 struct WaitRow {
   int64_t start_ps, end_ps;
@@ -102,7 +102,7 @@ void closeSpool() {
   state.file = nullptr;
 }
 
-void resetSpoolAfterFork() { g_spool = new SpoolState; }   // the parent's file stays the parent's
+void resetSpoolAfterFork() { g_spool = new SpoolState; }  // the parent's file stays the parent's
 
 bool spoolKeepsStep(int64_t index) {
   SpoolState& state = *g_spool;
@@ -130,7 +130,8 @@ void spoolKernel(uint32_t kernel, const std::string& name, const std::string& kl
   write(state, p);
 }
 
-void spoolSpan(uint32_t stream, uint32_t kernel, Picoseconds start_ps, Picoseconds end_ps, SpanKind kind, uint64_t node) {
+void spoolSpan(uint32_t stream, uint32_t kernel, Picoseconds start_ps, Picoseconds end_ps, SpanKind kind,
+               uint64_t node) {
   SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr) return;
@@ -182,7 +183,7 @@ void spoolTag(const std::string& category, const std::vector<uint64_t>& addresse
   SpoolState& state = *g_spool;
   std::lock_guard<std::mutex> hold(state.mutex);
   if (state.file == nullptr || addresses.empty()) return;
-  writeRows(state, "memory", state.memory);   // a tag speaks of what was allocated before it
+  writeRows(state, "memory", state.memory);  // a tag speaks of what was allocated before it
   Packer p;
   p.array(3);
   p.string("tag");

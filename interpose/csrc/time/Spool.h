@@ -14,18 +14,19 @@ enum class SpanKind : uint8_t;
 
 // From now on the steps `first_step` <= index < `last_step` are kept; memory events from the start until `last_step`.
 void openSpool(const std::string& path, int rank, int64_t first_step, int64_t last_step);
-void closeSpool();    // writes what is buffered and closes the file; later calls are ignored
+void closeSpool();  // writes what is buffered and closes the file; later calls are ignored
 void resetSpoolAfterFork();
 
 bool spoolKeepsStep(int64_t index);
-bool spoolKeepsNow();         // the running step is one of those kept
+bool spoolKeepsNow();  // the running step is one of those kept
 bool spoolKeepsMemory();
-void spoolStepBegins(int64_t index);   // all that follows belongs to step `index`
-int64_t runningStep();                 // 0 before the first step has ended
+void spoolStepBegins(int64_t index);  // all that follows belongs to step `index`
+int64_t runningStep();                // 0 before the first step has ended
 
 void spoolKernel(uint32_t kernel, const std::string& name, const std::string& klass, const std::string& source);
 // `node`: of a collective, 0 for a kernel. `stream`: device * 65536 + stream id.
-void spoolSpan(uint32_t stream, uint32_t kernel, Picoseconds start_ps, Picoseconds end_ps, SpanKind kind, uint64_t node);
+void spoolSpan(uint32_t stream, uint32_t kernel, Picoseconds start_ps, Picoseconds end_ps, SpanKind kind,
+               uint64_t node);
 void spoolStep(int64_t index, Picoseconds begin_ps, Picoseconds end_ps, Picoseconds compute_ps, Picoseconds exposed_ps,
                Picoseconds idle_ps);
 // The thread of `clock` stood still from `start_ps` to `end_ps`.

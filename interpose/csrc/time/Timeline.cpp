@@ -21,7 +21,7 @@ namespace {
 
 struct StreamState {
   Tail tail;
-  std::vector<Tail> queue;   // ends of the last launches, a ring: the launch queue of a GPU is finite
+  std::vector<Tail> queue;  // ends of the last launches, a ring: the launch queue of a GPU is finite
   size_t next = 0;
 };
 
@@ -34,7 +34,9 @@ struct TimelineState {
 
 TimelineState* g_timeline = new TimelineState;
 
-StreamState& stateOf(TimelineState& state, DeviceIndex device, StreamId stream) { return state.streams[{device, stream}]; }
+StreamState& stateOf(TimelineState& state, DeviceIndex device, StreamId stream) {
+  return state.streams[{device, stream}];
+}
 
 uint32_t streamKey(DeviceIndex device, StreamId stream) { return uint32_t(device) * 65536 + uint32_t(stream & 0xffff); }
 
@@ -73,7 +75,7 @@ void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, 
   if (!config().blocking_launches) return;
   Tail end = s->tail;
   hold.unlock();
-  if (end.known()) {   // the common case: no wait worth a record
+  if (end.known()) {  // the common case: no wait worth a record
     clock.notBefore(end.bound_ps);
   } else {
     waitFor(std::move(end), "the CPU runs a kernel");
@@ -225,8 +227,8 @@ std::string pythonLocation() {
     const std::string at = name + ":" + std::to_string(PyFrame_GetLineNumber(frame));
     Py_DECREF(code);
     if (innermost.empty()) innermost = at;
-    const bool library = name.find("/site-packages/torch/") != std::string::npos || name.find("/interpose/") != std::string::npos ||
-                         name.rfind("<", 0) == 0;
+    const bool library = name.find("/site-packages/torch/") != std::string::npos ||
+                         name.find("/interpose/") != std::string::npos || name.rfind("<", 0) == 0;
     if (!library) {
       Py_DECREF(frame);
       return at;

@@ -28,8 +28,8 @@ uint32_t internKernel(const std::string& name, const std::string& klass, const s
 void launchKernel(DeviceIndex device, StreamId stream, Picoseconds duration_ps, uint32_t kernel);
 
 Tail streamTail(DeviceIndex device, StreamId stream);
-Tail deviceTail(DeviceIndex device);                        // over all its streams
-Tail joinTails(Tail a, Tail b);                             // the later of both; may make a node
+Tail deviceTail(DeviceIndex device);  // over all its streams
+Tail joinTails(Tail a, Tail b);       // the later of both; may make a node
 void streamWait(DeviceIndex device, StreamId stream, const Tail& tail);
 // A collective launched on `stream`: it is ready after the stream's tail and the thread's clock; afterwards the stream's
 // tail is `node`. Returns the ready tail for the record.

@@ -15,8 +15,11 @@ const Binding bind_timeline([](py::module_& m) {
   m.def(
       "launch_kernel",
       [](int device, int64_t stream, Picoseconds duration_ps, const std::string& name, const std::string& klass,
-         const std::string& source) { launchKernel(DeviceIndex(device), stream, duration_ps, internKernel(name, klass, source)); },
-      py::arg("device"), py::arg("stream"), py::arg("duration_ps"), py::arg("name"), py::arg("klass"), py::arg("source"));
+         const std::string& source) {
+        launchKernel(DeviceIndex(device), stream, duration_ps, internKernel(name, klass, source));
+      },
+      py::arg("device"), py::arg("stream"), py::arg("duration_ps"), py::arg("name"), py::arg("klass"),
+      py::arg("source"));
   // A collective on `stream` whose node only the simulator can end; returns the node's id. Posts no record.
   m.def("occupy_stream", [](int device, int64_t stream, const std::string& what) {
     const NodePtr node = newNode();

@@ -84,10 +84,11 @@ std::vector<at::Tensor> flatten(const torch::jit::Stack& results) {
 
 VersionPtr laidOut(const Execution::Result& result, const at::Tensor& value) {
   const auto& layout = result.layout;
-  if (!value.defined() || value.sizes() != at::IntArrayRef(layout.sizes) || value.scalar_type() != layout.dtype) return VersionPtr();
+  if (!value.defined() || value.sizes() != at::IntArrayRef(layout.sizes) || value.scalar_type() != layout.dtype)
+    return VersionPtr();
   const bool adopt = !result.old && value.strides() == at::IntArrayRef(layout.strides) && value.storage_offset() == 0 &&
-                     layout.offset == 0 && value.storage().nbytes() >= result.bytes && value.storage().use_count() == 1 &&
-                     !value.is_conj() && !value.is_neg();
+                     layout.offset == 0 && value.storage().nbytes() >= result.bytes &&
+                     value.storage().use_count() == 1 && !value.is_conj() && !value.is_neg();
   if (adopt) return fullVersion(value.storage());
   c10::Storage bytes = result.old ? writableBytes(*result.old, result.bytes, false) : zeroBytes(result.bytes);
   over(bytes, layout).copy_(value);
@@ -153,7 +154,8 @@ void runOrDefer(std::shared_ptr<Execution> execution) {
   std::set<Version*> seen;
   std::vector<VersionPtr> pending;
   auto look = [&](const VersionPtr& version) {
-    if (version && version->state.load(std::memory_order_acquire) == Version::State::kPending && seen.insert(version.get()).second) {
+    if (version && version->state.load(std::memory_order_acquire) == Version::State::kPending &&
+        seen.insert(version.get()).second) {
       pending.push_back(version);
     }
   };
@@ -168,7 +170,7 @@ void runOrDefer(std::shared_ptr<Execution> execution) {
     return;
   }
   for (ValueSource& source : execution->sources) {
-    if (source.host.defined()) source.host = source.host.clone();   // the script may write to it before its turn comes
+    if (source.host.defined()) source.host = source.host.clone();  // the script may write to it before its turn comes
   }
   for (auto& write : execution->writes) write.exclusive = false;
   auto left = std::make_shared<std::atomic<size_t>>(pending.size());

@@ -16,11 +16,11 @@
 namespace phantom {
 namespace {
 
-constexpr int64_t kHealthyBytes = int64_t(64) << 10;   // larger copies of unknown values are zero pages
+constexpr int64_t kHealthyBytes = int64_t(64) << 10;  // larger copies of unknown values are zero pages
 
 struct Outstanding {
   at::Tensor host;
-  at::Tensor source;                  // keeps the geometry; its version is caught below
+  at::Tensor source;  // keeps the geometry; its version is caught below
   ValueSource value;
 };
 
@@ -30,7 +30,8 @@ std::atomic<size_t> g_waiting{0};
 
 void fillUnknown(const at::Tensor& host, const at::Tensor& source, const char* what) {
   PlainDispatch plain;
-  if (int64_t(host.numel() * host.itemsize()) <= kHealthyBytes) host.copy_(healthyValue(source, what).expand(host.sizes()));
+  if (int64_t(host.numel() * host.itemsize()) <= kHealthyBytes)
+    host.copy_(healthyValue(source, what).expand(host.sizes()));
   else zeroHostMemory(host);
 }
 

@@ -17,7 +17,7 @@
 namespace phantom {
 namespace {
 
-constexpr size_t kMostKept = 128;   // choices kept for later calls with the same arguments
+constexpr size_t kMostKept = 128;  // choices kept for later calls with the same arguments
 
 MoeRouting& routing() {
   static auto* instance = new MoeRouting;
@@ -57,7 +57,7 @@ at::Tensor chooseFreely(int64_t tokens, int64_t choices, const std::vector<int64
   at::Tensor out = at::empty({tokens, choices}, at::TensorOptions().dtype(c10::kLong).device(c10::kCPU));
   auto* to = out.mutable_data_ptr<int64_t>();
   const int64_t step = spreadingStep(tokens);
-  int64_t slot = 0;   // an expert's slots are consecutive and at most `tokens`, so no token meets it twice
+  int64_t slot = 0;  // an expert's slots are consecutive and at most `tokens`, so no token meets it twice
   for (size_t expert = 0; expert < counts.size(); ++expert) {
     for (int64_t i = 0; i < counts[expert]; ++i, ++slot) {
       const auto token = int64_t(__int128(slot % tokens) * step % tokens);
@@ -68,7 +68,8 @@ at::Tensor chooseFreely(int64_t tokens, int64_t choices, const std::vector<int64
 }
 
 // Token by token, the experts that lag most behind their share; those that a token may not use come last.
-at::Tensor chooseAmong(int64_t tokens, int64_t choices, const std::vector<int64_t>& counts, const at::Tensor& excluded) {
+at::Tensor chooseAmong(int64_t tokens, int64_t choices, const std::vector<int64_t>& counts,
+                       const at::Tensor& excluded) {
   at::Tensor out = at::empty({tokens, choices}, at::TensorOptions().dtype(c10::kLong).device(c10::kCPU));
   auto* to = out.mutable_data_ptr<int64_t>();
   const bool* not_allowed = excluded.const_data_ptr<bool>();
@@ -94,7 +95,7 @@ at::Tensor chooseAmong(int64_t tokens, int64_t choices, const std::vector<int64_
 }
 
 uint64_t hashOf(const at::Tensor& mask) {
-  uint64_t hash = 0xcbf29ce484222325ULL;   // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
   const bool* data = mask.const_data_ptr<bool>();
   for (int64_t i = 0; i < mask.numel(); ++i) hash = (hash ^ uint64_t(data[i])) * 0x100000001b3ULL;
   return hash;
@@ -107,7 +108,8 @@ std::map<KeptKey, at::Tensor>* g_kept = new std::map<KeptKey, at::Tensor>;
 struct Totals {
   int64_t calls = 0, tokens = 0, busiest = 0;
 };
-std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>* g_totals = new std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>;
+std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>* g_totals =
+    new std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>;
 
 const StatsEntry routers_entry("moe_routers", &packRouters);
 
@@ -128,15 +130,17 @@ std::vector<double> expertShares(int64_t experts, int64_t layer) {
   std::vector<double> shares(static_cast<size_t>(experts), 1.0 / double(experts));
   if (given.mode == RoutingMode::kZipf) {
     const std::vector<int64_t> order = shuffled(experts, layer);
-    for (size_t rank = 0; rank < order.size(); ++rank) shares[size_t(order[rank])] = std::pow(double(rank + 1), -given.alpha);
+    for (size_t rank = 0; rank < order.size(); ++rank)
+      shares[size_t(order[rank])] = std::pow(double(rank + 1), -given.alpha);
   } else if (given.mode == RoutingMode::kShares) {
     const auto& rows = given.layers;
-    TORCH_CHECK(rows.size() == 1 || layer < int64_t(rows.size()), "phantom: ", given.source, " has shares for ", rows.size(),
-                " MoE layers, but the job has a router in layer ", layer, " (counted from 0); add its shares, or give one list for all layers");
+    TORCH_CHECK(rows.size() == 1 || layer < int64_t(rows.size()), "phantom: ", given.source, " has shares for ",
+                rows.size(), " MoE layers, but the job has a router in layer ", layer,
+                " (counted from 0); add its shares, or give one list for all layers");
     const auto& row = rows[rows.size() == 1 ? 0 : size_t(layer)];
     // A smaller number is that of expert groups, of which routers with limited groups choose first.
-    TORCH_CHECK(int64_t(row.size()) >= experts, "phantom: ", given.source, " has shares for ", row.size(), " experts, but the router of layer ",
-                layer, " (counted from 0) has ", experts);
+    TORCH_CHECK(int64_t(row.size()) >= experts, "phantom: ", given.source, " has shares for ", row.size(),
+                " experts, but the router of layer ", layer, " (counted from 0) has ", experts);
     if (int64_t(row.size()) == experts) shares = row;
   }
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
@@ -149,7 +153,7 @@ std::vector<int64_t> expertCounts(int64_t tokens, int64_t choices, const std::ve
   std::vector<double> target(experts, 0.0);
   std::vector<bool> full(experts, false);
   double left = double(tokens) * double(choices);
-  for (bool changed = true; changed;) {   // experts that would get more than one choice of each token are cut to that
+  for (bool changed = true; changed;) {  // experts that would get more than one choice of each token are cut to that
     changed = false;
     double sum = 0;
     size_t open = 0;
@@ -175,7 +179,8 @@ std::vector<int64_t> expertCounts(int64_t tokens, int64_t choices, const std::ve
   }
   std::vector<size_t> order(experts);
   std::iota(order.begin(), order.end(), size_t(0));
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return target[a] - double(counts[a]) > target[b] - double(counts[b]); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return target[a] - double(counts[a]) > target[b] - double(counts[b]); });
   for (size_t i = 0; missing > 0; i = (i + 1) % experts) {
     if (counts[order[i]] >= tokens) continue;
     ++counts[order[i]];
@@ -189,14 +194,16 @@ at::Tensor chooseExperts(int64_t tokens, int64_t choices, int64_t experts, int64
   if (routing().mode == RoutingMode::kBalanced && !excluded.defined()) {
     return at::arange(tokens * choices, c10::kLong).remainder(experts).view({tokens, choices});
   }
-  const KeptKey key(tokens, choices, experts, routing().mode == RoutingMode::kBalanced ? 0 : layer, excluded.defined() ? hashOf(excluded) : 0);
+  const KeptKey key(tokens, choices, experts, routing().mode == RoutingMode::kBalanced ? 0 : layer,
+                    excluded.defined() ? hashOf(excluded) : 0);
   {
     std::lock_guard<std::mutex> hold(g_routing_mutex);
     auto found = g_kept->find(key);
     if (found != g_kept->end()) return found->second;
   }
   const std::vector<int64_t> counts = expertCounts(tokens, choices, expertShares(experts, layer));
-  at::Tensor out = excluded.defined() ? chooseAmong(tokens, choices, counts, excluded) : chooseFreely(tokens, choices, counts);
+  at::Tensor out =
+      excluded.defined() ? chooseAmong(tokens, choices, counts, excluded) : chooseFreely(tokens, choices, counts);
   std::lock_guard<std::mutex> hold(g_routing_mutex);
   if (g_kept->size() >= kMostKept) g_kept->clear();
   g_kept->emplace(key, out);

@@ -16,10 +16,10 @@ enum class RoutingMode : uint8_t { kBalanced, kZipf, kShares };
 
 struct MoeRouting {
   RoutingMode mode = RoutingMode::kBalanced;
-  double alpha = 0;                            // kZipf: the expert of rank r has a share in proportion to 1 / r^alpha
-  std::vector<std::vector<double>> layers;     // kShares: shares of the experts; a single entry holds for every layer
-  std::string source;                          // kShares: the file they came from, for messages
-  uint64_t seed = 0;                           // kZipf: which expert has which rank, layer by layer
+  double alpha = 0;                         // kZipf: the expert of rank r has a share in proportion to 1 / r^alpha
+  std::vector<std::vector<double>> layers;  // kShares: shares of the experts; a single entry holds for every layer
+  std::string source;                       // kShares: the file they came from, for messages
+  uint64_t seed = 0;                        // kZipf: which expert has which rank, layer by layer
 };
 void setMoeRouting(MoeRouting routing);
 

@@ -12,9 +12,9 @@
 namespace phantom {
 namespace {
 
-constexpr int64_t kMostExperts = 4096;                       // more classes are a vocabulary
+constexpr int64_t kMostExperts = 4096;  // more classes are a vocabulary
 constexpr int64_t kMostScores = int64_t(1) << 26;
-constexpr double kNeverChosen = -1e4;                        // what masks fill with is this or less, or 0 beside sigmoids
+constexpr double kNeverChosen = -1e4;  // what masks fill with is this or less, or 0 beside sigmoids
 
 const c10::IValue* named(const Call& call, const char* name) {
   for (size_t i = 0; i < call.count; ++i) {
@@ -36,7 +36,8 @@ bool isChoice(const Call& call) {
   if ((base != "topk" && base != "argmax" && base != "max") || call.inputs.empty()) return false;
   const at::Tensor& scores = *call.inputs[0].tensor;
   return scores.is_cuda() && c10::isFloatingType(scores.scalar_type()) && scores.dim() >= 2 && scores.numel() > 0 &&
-         scores.numel() <= kMostScores && scores.size(-1) >= 2 && scores.size(-1) <= kMostExperts && choosesAlongLast(call, scores);
+         scores.numel() <= kMostScores && scores.size(-1) >= 2 && scores.size(-1) <= kMostExperts &&
+         choosesAlongLast(call, scores);
 }
 
 std::optional<double> number(const c10::IValue& value) {
@@ -64,7 +65,9 @@ at::Tensor excludedFrom(const at::Tensor& scores) {
     part.logical_or_(mask->expand(at->sizes));
   }
   if (!flat.defined()) return flat;
-  return flat.as_strided(scores.sizes(), scores.strides(), scores.storage_offset()).contiguous().view({-1, scores.size(-1)});
+  return flat.as_strided(scores.sizes(), scores.strides(), scores.storage_offset())
+      .contiguous()
+      .view({-1, scores.size(-1)});
 }
 
 }  // namespace
@@ -91,7 +94,9 @@ bool routeTokens(const Call& call, const std::vector<at::Tensor>& outputs) {
 }
 
 void rememberExclusion(const Call& call, const at::Tensor& out) {
-  if (call.inputs.size() < 2 || !out.defined() || !out.is_cuda() || !c10::isFloatingType(out.scalar_type()) || out.dim() < 2) return;
+  if (call.inputs.size() < 2 || !out.defined() || !out.is_cuda() || !c10::isFloatingType(out.scalar_type()) ||
+      out.dim() < 2)
+    return;
   const auto value = number(*named(call, "value"));
   if (!value || (*value > kNeverChosen && *value != 0.0)) return;
   const at::Tensor& mask = *call.inputs[1].tensor;

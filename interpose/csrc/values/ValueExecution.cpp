@@ -15,8 +15,8 @@
 namespace phantom {
 namespace {
 
-constexpr int64_t kMostElements = int64_t(1) << 24;   // an operator on more is not executed on the host
-constexpr int64_t kMostRoutedElements = int64_t(1) << 28;   // of integers made of a router's choices
+constexpr int64_t kMostElements = int64_t(1) << 24;        // an operator on more is not executed on the host
+constexpr int64_t kMostRoutedElements = int64_t(1) << 28;  // of integers made of a router's choices
 
 const at::Tensor& placeholder() {
   static const at::Tensor* empty = new at::Tensor(at::detail::empty_cpu({0}, c10::kFloat));
@@ -68,7 +68,9 @@ bool ValueWork::capture() {
 void ValueWork::forget(const std::vector<at::Tensor>& outputs) {
   for (const InputTensor& input : call_.inputs) {
     if (!input.written || !input.tensor->is_cuda()) continue;
-    if (call_.info.guess == Guess::kKeepFoundInf && call_.info.op.schema().arguments()[input.argument].name() == "found_inf") continue;
+    if (call_.info.guess == Guess::kKeepFoundInf &&
+        call_.info.op.schema().arguments()[input.argument].name() == "found_inf")
+      continue;
     setVersion(*input.tensor, VersionPtr());
   }
   if (call_.info.guess != Guess::kNone) applyGuess(call_, outputs);
@@ -77,7 +79,8 @@ void ValueWork::forget(const std::vector<at::Tensor>& outputs) {
 namespace {
 
 // Elementwise on uniform tensors of any size: one element stands for all.
-bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<ValueSource>& sources, const std::vector<at::Tensor>& outputs) {
+bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<ValueSource>& sources,
+                const std::vector<at::Tensor>& outputs) {
   if (!call.info.elementwise) return false;
   bool guessed = false, routed = false;
   std::vector<at::Tensor> tensors;
@@ -87,7 +90,7 @@ bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<
     if (input.written && (!input.tensor->is_cuda() || !coversStorage(*input.tensor))) return false;
     if (blank) {
       const c10::SmallVector<int64_t, 5> ones(sources[i].sizes.size(), 1);
-      static const int64_t kNone = 0;   // `out=` is resized silently if it is empty
+      static const int64_t kNone = 0;  // `out=` is resized silently if it is empty
       const at::IntArrayRef shape = input.out ? at::IntArrayRef(&kNone, 1) : at::IntArrayRef(ones);
       tensors.push_back(at::detail::empty_cpu(shape, sources[i].dtype));
       continue;
@@ -107,11 +110,11 @@ bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<
   torch::jit::Stack stack = withTensors(call.arguments(), tensors, c10::kCPU);
   try {
     call.info.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-  } catch (const std::exception&) {
-    return false;
-  }
+  } catch (const std::exception&) { return false; }
   auto attach = [&](const at::Tensor& to, const at::Tensor& value) {
-    VersionPtr version = value.numel() == 1 && value.scalar_type() == to.scalar_type() ? uniformVersion(value.resolve_conj().resolve_neg()) : VersionPtr();
+    VersionPtr version = value.numel() == 1 && value.scalar_type() == to.scalar_type()
+                             ? uniformVersion(value.resolve_conj().resolve_neg())
+                             : VersionPtr();
     if (version) version->guessed = guessed, version->routed = routed;
     setVersion(to, std::move(version));
   };
@@ -134,14 +137,16 @@ bool runUniform(const Call& call, const MetadataEntry& entry, const std::vector<
 }
 
 // What has to be kept after the call, or nullptr if it does not fit.
-std::shared_ptr<Execution> plan(const Call& call, const MetadataEntry& entry, std::vector<ValueSource>& sources, const std::vector<at::Tensor>& outputs) {
+std::shared_ptr<Execution> plan(const Call& call, const MetadataEntry& entry, std::vector<ValueSource>& sources,
+                                const std::vector<at::Tensor>& outputs) {
   auto execution = std::make_shared<Execution>();
   execution->info = &call.info;
   execution->unneeded.assign(sources.size(), false);
   int64_t elements = 0;
   bool keeps = false;
   const bool routed = std::any_of(sources.begin(), sources.end(), [](const ValueSource& source) {
-    return source.version && source.version->state.load(std::memory_order_acquire) != Version::State::kPending && source.version->routed;
+    return source.version && source.version->state.load(std::memory_order_acquire) != Version::State::kPending &&
+           source.version->routed;
   });
   for (size_t i = 0; i < sources.size(); ++i) {
     const InputTensor& input = call.inputs[i];
@@ -233,7 +238,8 @@ void ValueWork::finish(const std::vector<at::Tensor>& outputs) {
     if (!result.target) continue;
     setVersion(result.from_argument ? *call_.inputs[result.output].tensor : outputs[result.output], result.target);
   }
-  execution->arguments = withTensors(call_.arguments(), std::vector<at::Tensor>(call_.inputs.size(), placeholder()), c10::kCPU);
+  execution->arguments =
+      withTensors(call_.arguments(), std::vector<at::Tensor>(call_.inputs.size(), placeholder()), c10::kCPU);
   execution->sources = std::move(sources_);
   runOrDefer(std::move(execution));
 }

@@ -23,8 +23,8 @@ class ValueWork {
 
   const Call& call_;
   const MetadataEntry& entry_;
-  bool known_ = false;                       // every input carries a value (perhaps a pending one)
-  std::vector<ValueSource> sources_;         // parallel to call.inputs, if known_
+  bool known_ = false;                // every input carries a value (perhaps a pending one)
+  std::vector<ValueSource> sources_;  // parallel to call.inputs, if known_
 };
 
 }  // namespace phantom

@@ -37,7 +37,8 @@ std::optional<double> comparedWith(const Call& call) {
   const c10::IValue& other = call.argument(1);
   if (other.isDouble()) return other.toDouble();
   if (other.isInt()) return double(other.toInt());
-  if (other.isTensor() && other.toTensor().defined() && other.toTensor().is_cpu() && other.toTensor().dim() == 0 && !other.toTensor().is_complex()) {
+  if (other.isTensor() && other.toTensor().defined() && other.toTensor().is_cpu() && other.toTensor().dim() == 0 &&
+      !other.toTensor().is_complex()) {
     return other.toTensor().item().toDouble();
   }
   return std::nullopt;
@@ -47,13 +48,14 @@ void guessComparison(const Call& call, const at::Tensor& out) {
   std::string base = call.info.base;
   if (base.back() == '_') base.pop_back();
   const bool equality_holds = base == "eq" || base == "le" || base == "ge";
-  if (call.inputs.size() >= 2 && call.inputs[0].tensor->unsafeGetTensorImpl() == call.inputs[1].tensor->unsafeGetTensorImpl()) {
+  if (call.inputs.size() >= 2 &&
+      call.inputs[0].tensor->unsafeGetTensorImpl() == call.inputs[1].tensor->unsafeGetTensorImpl()) {
     attachUniform(out, equality_holds);
     return;
   }
   const at::Tensor& self = *call.inputs[0].tensor;
   const auto number = comparedWith(call);
-  if (number && !std::isfinite(*number)) {   // nothing is infinite or NaN
+  if (number && !std::isfinite(*number)) {  // nothing is infinite or NaN
     const bool below = *number > 0;
     bool holds = base == "ne";
     if (!std::isnan(*number)) holds = holds || (below ? base == "lt" || base == "le" : base == "gt" || base == "ge");
@@ -61,7 +63,7 @@ void guessComparison(const Call& call, const at::Tensor& out) {
     return;
   }
   if (c10::isIntegralType(self.scalar_type(), false) && number && (base == "eq" || base == "ne")) {
-    attachUniform(out, base == "ne");        // no token is the end-of-sequence token
+    attachUniform(out, base == "ne");  // no token is the end-of-sequence token
     return;
   }
   if (out.numel() != 1) return;
@@ -73,9 +75,10 @@ void guessComparison(const Call& call, const at::Tensor& out) {
       continue;
     }
     auto value = input.tensor->is_cuda() ? knownValue(*input.tensor) : std::optional<at::Tensor>(*input.tensor);
-    sides.push_back(value ? *value : healthyElement(input.tensor->scalar_type()).reshape({}).expand(input.tensor->sizes()));
+    sides.push_back(value ? *value
+                          : healthyElement(input.tensor->scalar_type()).reshape({}).expand(input.tensor->sizes()));
   }
-  if (call.info.writes && !call.inputs.back().out) return;   // in place: the operand's type need not be bool
+  if (call.info.writes && !call.inputs.back().out) return;  // in place: the operand's type need not be bool
   PlainDispatch plain;
   torch::jit::Stack stack = withTensors(call.arguments(), sides, c10::kCPU);
   call.info.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
@@ -86,7 +89,8 @@ int64_t wrapped(int64_t dim, int64_t dims) { return dims == 0 ? 0 : dim < 0 ? di
 
 void guessIndices(const Call& call, const std::vector<at::Tensor>& outputs, bool sorted) {
   const std::string& base = call.info.base;
-  const bool only_indices = base == "argmax" || base == "argmin" || base == "multinomial" || base == "argsort" || base == "randperm";
+  const bool only_indices =
+      base == "argmax" || base == "argmin" || base == "multinomial" || base == "argsort" || base == "randperm";
   if (!only_indices && outputs.size() < 2) return;
   const at::Tensor& out = outputs.back();
   if (!out.defined() || out.scalar_type() != c10::kLong || out.numel() == 0) return;
@@ -162,9 +166,10 @@ void applyGuess(const Call& call, const std::vector<at::Tensor>& outputs) {
       break;
     case Guess::kMaskedFill: rememberExclusion(call, outputs[0]); break;
     case Guess::kSortIndices: guessIndices(call, outputs, true); break;
-    case Guess::kInfoZero:   // LAPACK's status of a factorisation: success
+    case Guess::kInfoZero:  // LAPACK's status of a factorisation: success
       for (size_t i = 0; i < outputs.size(); ++i) {
-        const std::string& name = call.info.op.schema().returns()[std::min(i, call.info.op.schema().returns().size() - 1)].name();
+        const std::string& name =
+            call.info.op.schema().returns()[std::min(i, call.info.op.schema().returns().size() - 1)].name();
         if (name == "info" || name == "infos") attachUniform(outputs[i], 0);
       }
       break;

@@ -24,7 +24,8 @@ bool allZero(const Version& version) {
   return true;
 }
 
-at::Tensor tensorOver(c10::Storage storage, c10::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+at::Tensor tensorOver(c10::Storage storage, c10::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                      int64_t offset) {
   auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                       c10::scalarTypeToTypeMeta(dtype));
   out.unsafeGetTensorImpl()->set_storage_offset(offset);
@@ -51,7 +52,8 @@ bool isKnownOrPending(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
   const Allocation* allocation = allocationOf(tensor);
   if (allocation == nullptr || !allocation->value) return false;
-  return static_cast<const Version*>(allocation->value.get())->state.load(std::memory_order_acquire) != Version::State::kUnknown;
+  return static_cast<const Version*>(allocation->value.get())->state.load(std::memory_order_acquire) !=
+         Version::State::kUnknown;
 }
 
 ValueSource sourceOf(const at::Tensor& tensor) {
@@ -83,8 +85,7 @@ std::optional<at::Tensor> readSource(const ValueSource& source) {
     const Version& version = *source.version;
     switch (version.state.load(std::memory_order_acquire)) {
       case Version::State::kPending:
-      case Version::State::kUnknown:
-        return std::nullopt;
+      case Version::State::kUnknown: return std::nullopt;
       case Version::State::kFull:
         out = tensorOver(version.bytes, source.dtype, source.sizes, source.strides, source.offset);
         break;
@@ -222,7 +223,8 @@ bool fitsShadow(int64_t storage_bytes, c10::ScalarType dtype, bool routed) {
 }
 
 bool coversStorage(const at::Tensor& tensor) {
-  return size_t(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes() && tensor.is_non_overlapping_and_dense();
+  return size_t(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes() &&
+         tensor.is_non_overlapping_and_dense();
 }
 
 }  // namespace phantom

@@ -22,16 +22,16 @@ struct Exclusion;
 struct Version final : c10::intrusive_ptr_target {
   enum class State : uint8_t { kPending, kUnknown, kUniform, kFull };
 
-  std::atomic<State> state{State::kPending};   // leaves kPending once
-  bool guessed = false;                        // a healthy guess took part
-  bool routed = false;                         // what a router chose took part
-  std::shared_ptr<const Exclusion> excluded;   // kUnknown: which scores a mask keeps from being chosen
-  c10::ScalarType dtype = c10::ScalarType::Byte;   // kUniform
-  std::array<uint8_t, 16> element{};               // kUniform: one element's bytes
-  c10::Storage bytes;                              // kFull: on the CPU, as long as the virtual storage
+  std::atomic<State> state{State::kPending};      // leaves kPending once
+  bool guessed = false;                           // a healthy guess took part
+  bool routed = false;                            // what a router chose took part
+  std::shared_ptr<const Exclusion> excluded;      // kUnknown: which scores a mask keeps from being chosen
+  c10::ScalarType dtype = c10::ScalarType::Byte;  // kUniform
+  std::array<uint8_t, 16> element{};              // kUniform: one element's bytes
+  c10::Storage bytes;                             // kFull: on the CPU, as long as the virtual storage
 
   std::mutex mutex;
-  std::vector<std::function<void()>> waiters;      // called once, without locks, when the state is final
+  std::vector<std::function<void()>> waiters;  // called once, without locks, when the state is final
 };
 using VersionPtr = c10::intrusive_ptr<Version>;
 
@@ -48,7 +48,7 @@ struct ValueSource {
 // Elements of a storage that were filled with a number that no router chooses, and those of the fill before.
 struct Exclusion {
   ValueSource mask;
-  c10::SmallVector<int64_t, 5> sizes, strides;   // of the filled tensor
+  c10::SmallVector<int64_t, 5> sizes, strides;  // of the filled tensor
   int64_t offset = 0;
   std::shared_ptr<const Exclusion> earlier;
 };
@@ -63,7 +63,7 @@ ValueSource sourceOf(const at::Tensor& tensor);
 std::optional<at::Tensor> readSource(const ValueSource& source);
 
 VersionPtr uniformVersion(const at::Tensor& one_element);
-VersionPtr uniformZeros();                      // reads as zeros in any dtype; shared
+VersionPtr uniformZeros();  // reads as zeros in any dtype; shared
 VersionPtr fullVersion(c10::Storage bytes);
 VersionPtr pendingVersion();
 VersionPtr unknownVersion(std::shared_ptr<const Exclusion> excluded);
@@ -72,7 +72,7 @@ c10::Storage writableBytes(const Version& version, size_t bytes, bool exclusive)
 c10::Storage zeroBytes(size_t bytes);
 
 // Copies content and state of `result` into the pending `target` and calls its waiters.
-void settle(const VersionPtr& target, const VersionPtr& result);   // null result: unknown
+void settle(const VersionPtr& target, const VersionPtr& result);  // null result: unknown
 void whenSettled(const VersionPtr& version, std::function<void()> then);
 
 // Integer and bool storages up to 16 MiB, others up to 1 KiB keep a full shadow; integers made of a router's choices, on which

@@ -36,7 +36,8 @@ void warnOnce(const std::string& where, const char* what) {
     std::lock_guard<std::mutex> hold(g_reads_mutex);
     if (!g_warned->insert(where).second) return;
   }
-  const std::string text = where + ": " + what + " reads a number that is not computed on the virtual GPU; a guess is used";
+  const std::string text =
+      where + ": " + what + " reads a number that is not computed on the virtual GPU; a guess is used";
   addWarning(text);
   TORCH_WARN("phantom: ", text);
 }
@@ -76,7 +77,9 @@ void setValue(const at::Tensor& tensor, const at::Tensor& cpu_value) {
   if (!config().values || tensor.numel() == 0) return;
   PlainDispatch plain;
   const bool covers = coversStorage(tensor);
-  const bool uniform = cpu_value.numel() == 1 || (cpu_value.numel() > 0 && std::all_of(cpu_value.strides().begin(), cpu_value.strides().end(), [](int64_t s) { return s == 0; }));
+  const bool uniform = cpu_value.numel() == 1 ||
+                       (cpu_value.numel() > 0 && std::all_of(cpu_value.strides().begin(), cpu_value.strides().end(),
+                                                             [](int64_t s) { return s == 0; }));
   if (covers && uniform) {
     at::Tensor one = cpu_value.as_strided({1}, {1}, cpu_value.storage_offset());
     setVersion(tensor, uniformVersion(one.to(tensor.scalar_type()).resolve_conj().resolve_neg()));
@@ -96,7 +99,7 @@ void setValue(const at::Tensor& tensor, const at::Tensor& cpu_value) {
     setVersion(tensor, std::move(version));
     return;
   }
-  if (!old) return;   // the rest stays unknown, so all of it does
+  if (!old) return;  // the rest stays unknown, so all of it does
   // A piece of a storage: deferred as a copy if the rest is pending.
   const Fulfil fulfil = setPending(tensor);
   fulfil(cpu_value);
