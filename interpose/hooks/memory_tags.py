@@ -1,8 +1,8 @@
 """Tells the memory log what the device's blocks hold: parameters, gradients, optimizer state.
 
 The optimizer knows all three, so the categories are taken from it whenever its blocks may have changed.
-Blocks that nobody names are told apart by when they were allocated (csrc/memory/MemoryLog.cpp) and, at the peak, by when
-they were freed (phantom/report/memory.py).
+Blocks that nobody names are told apart by when they were allocated (csrc/memory/MemoryLog.cpp) and, at the
+peak, by when they were freed (phantom/report/memory.py).
 """
 
 from __future__ import annotations

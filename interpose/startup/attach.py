@@ -40,7 +40,7 @@ def attach() -> None:
     extension.install(here.config)
     install(extension, here.config)
     _extension = extension
-    session.prepare(extension)
+    session.prepare(extension, when_open=_enter_virtual_time)
     _open_on_first_use(extension, torch._C)
     distributed.install(extension)
     routing.install(extension)
@@ -76,9 +76,15 @@ def enter_process(here: Environment) -> None:
         assert _extension is not None
         if here.config.get("host_factor"):
             _extension.install(here.config)  # a fork learns its node, and how slow its host is, only now
-        clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
-        threads.install(_extension)
-        futures.install(_extension)
+        _enter_virtual_time(here)
+
+
+def _enter_virtual_time(here: Environment) -> None:
+    """Python's clocks, threads and futures follow virtual time from now on; a second call changes nothing."""
+    assert _extension is not None
+    clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
+    threads.install(_extension)
+    futures.install(_extension)
 
 
 def end_as_fork() -> None:

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from interpose.time import session
+
 PS_PER_S = 10**12
 PS_PER_NS = 1000
 
@@ -95,12 +97,7 @@ class VirtualClock:
     and read."""
 
     def __init__(self, extension: ModuleType, epoch_s: int | None) -> None:
-        from interpose.time import (
-            session,  # here, not where it is asked: nothing can be imported at Python's end
-        )
-
         self._extension = extension
-        self._session = session
         self._before_session_ps = 0
         self._handed_over = False
         self._reader = _Reader()
@@ -108,13 +105,13 @@ class VirtualClock:
 
     def has_clock(self) -> bool:
         """Whether the calling thread runs in virtual time."""
-        if self._session.is_open():
+        if session.is_open():
             return bool(self._extension.has_clock())
         return threading.current_thread() is threading.main_thread()
 
     def advance(self, by_ps: int) -> int:
         """Moves the calling thread's clock and returns its new reading in ps."""
-        if not self._session.is_open():
+        if not session.is_open():
             self._before_session_ps += by_ps
             return self._before_session_ps
         self._hand_over()
@@ -123,7 +120,7 @@ class VirtualClock:
 
     def read(self) -> int:
         """One clock read: charges its host time, more in a polling loop so that it ends; returns ps."""
-        if self._session.is_open():
+        if session.is_open():
             self._hand_over()
             now_ps = int(self._extension.clock_read_ps())
         else:

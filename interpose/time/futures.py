@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from interpose.time import threads
+from interpose.time import session, threads
 from phantom.wire.records import FUTURE_KEY
 
 _ITEM = "_phantom_item"
@@ -141,8 +141,6 @@ def _hold_clock(extension: ModuleType, item: Item) -> None:
 
 
 def _session_open() -> bool:
-    from interpose.time import session
-
     return session.is_open()
 
 

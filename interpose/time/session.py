@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -29,6 +29,7 @@ PROTOCOL = 1
 
 _lock = threading.RLock()
 _extension: ModuleType | None = None
+_when_open: Callable[[Environment], None] | None = None
 _session: Session | None = None
 _forgotten: list[Any] = []  # a forked child must not destroy its parent's channel
 _failed = False
@@ -168,10 +169,10 @@ class Session:
         _forgotten.append((self._channel, self._reader))
 
 
-def prepare(extension: ModuleType) -> None:
-    """Notes the loaded extension; no session yet."""
-    global _extension
-    _extension = extension
+def prepare(extension: ModuleType, *, when_open: Callable[[Environment], None]) -> None:
+    """Notes the loaded extension and what to call once the session is open; no session yet."""
+    global _extension, _when_open
+    _extension, _when_open = extension, when_open
 
 
 def is_open() -> bool:
@@ -224,8 +225,6 @@ def _open(here: Environment, rank: int, world_size: int) -> None:
         if _session is not None:
             return
         assert _extension is not None
-        from interpose.time import clocks, futures, threads
-
         session = Session(_extension, here, rank, world_size)
         try:
             session.open()
@@ -234,9 +233,8 @@ def _open(here: Environment, rank: int, world_size: int) -> None:
             raise
         _session = session
         os.environ[environment.RANK_PID] = str(os.getpid())
-        clocks.install(_extension, epoch_s=here.config.get("epoch_s"))
-        threads.install(_extension)
-        futures.install(_extension)
+        if _when_open is not None:
+            _when_open(here)
         _watch_failures()
         atexit.register(close)
         if here.state is not None:

@@ -13,6 +13,9 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from interpose import environment
+from interpose.time import session
+
 
 class StepCounter:
     """The state machine: backward passes and optimizer steps in, ends of steps out.
@@ -92,8 +95,6 @@ def counter(extension: ModuleType) -> StepCounter:
     """This process's counter, made on first use."""
     global _counter
     if _counter is None:
-        from interpose import environment
-
         limit = environment.read().config.get("steps")
         _counter = StepCounter(extension.step_end, limit=limit, finished=_end_job)
     return _counter
@@ -101,7 +102,6 @@ def counter(extension: ModuleType) -> StepCounter:
 
 def watch_optimizers(module: ModuleType, extension: ModuleType) -> None:
     """Registers the global post-step hook; `module` is torch.optim.optimizer."""
-    from interpose.time import session
 
     def after_step(*_: Any) -> None:
         if session.is_open():
@@ -116,7 +116,6 @@ def watch_backward(module: ModuleType, extension: ModuleType) -> None:
     The engine object is replaced by one of a sub-class, which every way into it uses: Tensor.backward,
     autograd.grad, and frameworks that call Variable._execution_engine.run_backward themselves.
     """
-    from interpose.time import session
 
     class ImperativeEngine(module.ImperativeEngine):  # type: ignore[misc, name-defined]
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,8 +134,6 @@ def watch_backward(module: ModuleType, extension: ModuleType) -> None:
 
 def _end_job() -> None:
     """The job has done its --steps: final synchronisation and statistics, then this process ends with 0."""
-    from interpose.time import session
-
     session.close()
     session.wait_for_others()
     try:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+from interpose.time import session
+
 _WRAPPED = "_phantom_wrapped"
 METHODS = (
     "set", "get", "wait", "add", "compare_set", "delete_key", "multi_get", "multi_set", "check", "append",
@@ -83,8 +85,6 @@ def install(extension: ModuleType) -> None:
 
 
 def _wrapped(original: Callable[..., Any], record: Callable[..., Any]) -> Callable[..., Any]:
-    from interpose.time import session
-
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not session.is_open():

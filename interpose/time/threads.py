@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from interpose.time import session
 from phantom.wire.records import THREAD_KEY
 
 HANDOVER = "_phantom_handover"
@@ -199,6 +200,4 @@ def install(extension: ModuleType) -> None:
 
 
 def _has_clock(extension: ModuleType) -> bool:
-    from interpose.time import session
-
     return session.is_open() and bool(extension.has_clock())

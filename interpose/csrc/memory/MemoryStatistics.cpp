@@ -1,7 +1,6 @@
-// What the device adds to the rank's STATS: memory over the whole job, operators, host memory that was left untouched.
+// What the device adds to the rank's STATS: memory over the whole job, host memory that was left untouched.
 #include "time/Accounting.h"
 #include "memory/DeviceMemory.h"
-#include "operators/Dispatch.h"
 #include "memory/HostMemory.h"
 
 #include <algorithm>
@@ -28,7 +27,6 @@ bool ranOutOfMemory() {
 const StatsEntry allocated_entry("peak_allocated_bytes", [](Packer& p) { p.integer(highestPeaks().first); });
 const StatsEntry reserved_entry("peak_reserved_bytes", [](Packer& p) { p.integer(highestPeaks().second); });
 const StatsEntry oom_entry("oom", [](Packer& p) { p.boolean(ranOutOfMemory()); });
-const StatsEntry operators_entry("ops", [](Packer& p) { p.integer(int64_t(dispatchCounters().operators)); });
 const StatsEntry lazy_entry("host_lazy_bytes", [](Packer& p) { p.integer(int64_t(hostLazyBytes())); });
 
 }  // namespace
