@@ -25,6 +25,8 @@ class PoolCheckpoint(Protocol):
 class Extension(Protocol):
     """The module `interpose._C`."""
 
+    PoolCheckpoint: type[Any]
+
     # Session, clocks, threads, stores and steps: csrc/time/.
 
     def session_open(self, rank: int, /) -> None: ...

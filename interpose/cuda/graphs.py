@@ -41,12 +41,12 @@ def _graph_class(extension: Extension) -> type:
 
         def capture_end(self) -> None:
             self._graph = extension.capture_end()
-            extension.end_allocate_to_pool(self._device, self._pool)
+            extension.end_allocate_to_pool(self._device, _CUDAGraph.pool(self))
 
         # torch 2.14 ends a capture in two steps.
         def capture_end_pre(self) -> None:
             self._graph = extension.capture_end()
-            extension.end_allocate_to_pool(self._device, self._pool)
+            extension.end_allocate_to_pool(self._device, _CUDAGraph.pool(self))
 
         def capture_end_post(self) -> None:
             return None
@@ -66,7 +66,7 @@ def _graph_class(extension: Extension) -> type:
             if not self._graph:
                 return
             extension.capture_drop(self._graph)
-            extension.release_pool(self._device, self._pool)
+            extension.release_pool(self._device, _CUDAGraph.pool(self))
             self._graph = 0
 
         def pool(self) -> tuple[int, int]:
