@@ -3,6 +3,7 @@
 
 #include "Config.h"
 #include "OffClock.h"
+#include "Records.h"
 #include "Session.h"
 
 #include <ATen/core/grad_mode.h>
@@ -129,9 +130,7 @@ void retire(Clock& clock) {
   clock.waiting = true;   // never reported again
   if (!sessionOpen()) return;
   record([&](Packer& p) {
-    p.array(2);
-    p.integer(3);
-    p.integer(clock.id);
+    wire::ClockEnd{.clock = clock.id}.write(p);
   });
 }
 

@@ -25,11 +25,11 @@ bool ranOutOfMemory() {
   return any;
 }
 
-const StatsEntry allocated_entry("peak_allocated_bytes", [](Packer& p) { p.integer(highestPeaks().first); });
-const StatsEntry reserved_entry("peak_reserved_bytes", [](Packer& p) { p.integer(highestPeaks().second); });
-const StatsEntry oom_entry("oom", [](Packer& p) { p.boolean(ranOutOfMemory()); });
-const StatsEntry operators_entry("ops", [](Packer& p) { p.integer(int64_t(dispatchCounters().operators)); });
-const StatsEntry lazy_entry("host_lazy_bytes", [](Packer& p) { p.integer(int64_t(hostLazyBytes())); });
+const StatsEntry allocated_entry(wire::AccountField::kPeakAllocatedBytes, [](Packer& p) { p.integer(highestPeaks().first); });
+const StatsEntry reserved_entry(wire::AccountField::kPeakReservedBytes, [](Packer& p) { p.integer(highestPeaks().second); });
+const StatsEntry oom_entry(wire::AccountField::kOom, [](Packer& p) { p.boolean(ranOutOfMemory()); });
+const StatsEntry operators_entry(wire::AccountField::kOps, [](Packer& p) { p.integer(int64_t(dispatchCounters().operators)); });
+const StatsEntry lazy_entry(wire::AccountField::kHostLazyBytes, [](Packer& p) { p.integer(int64_t(hostLazyBytes())); });
 
 }  // namespace
 }  // namespace phantom

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launch.conftest import Phantom, wait_until_gone
-from launch.fake_simulator import FakeSimulator
+from launch.fake_simulator import FakeSimulator, hello_of
 from launch.test_run import HELLO, WAITING
 from phantom.launch.errors import UsageError
 from phantom.launch.link import LINE_LIMIT_BYTES, BadMessage, Link
@@ -60,8 +60,8 @@ def test_every_node_starts_its_share(
     assert "node 1" in err
     assert "total 4" in out
     assert [node.wait(timeout=30) for node in nodes] == [0, 0]
-    places = [simulator.records[rank][0][1] for rank in range(4)]
-    assert [(place["node"], place["local_rank"]) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    places = [hello_of(simulator, rank) for rank in range(4)]
+    assert [(place.node, place.local_rank) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for rank in range(4):
         assert "total 4" in (phantom.folder / "out" / "ranks" / f"{rank}.log").read_text()
     assert summary(phantom)["status"] == "ok"

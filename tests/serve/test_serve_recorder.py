@@ -16,22 +16,25 @@ from netsim.collectives import WIRE_FACTOR
 from phantom.serve import Server
 from phantom.serve.recorder import Recorder
 from phantom.timeline.collectives import read_all
+from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
+from phantom.wire.fields import Backend, CollectiveKind, Side, Tail
+from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack
 
 ENDED_WELL = messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}')
-KINDS = ("all_reduce", "all_gather", "all_reduce")
+KINDS = tuple(CollectiveKind(kind) for kind in ("all_reduce", "all_gather", "all_reduce"))
 
 
 def _open(stub: Any, **content: Any) -> dict[str, Any]:
     return dict(json.loads(stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20).json))
 
 
-def _messages(rank: int) -> list[list[Any]]:
+def _messages(rank: int) -> list[wire.Record]:
     """Each rank sends to the other, in one launch each way."""
-    both = [[1 - rank, is_send, 0, 1 << 20, "float32", None, False] for is_send in (rank == 0, rank != 0)]
-    return [[7, 90, "c", [0, 0, 10**10], 0, 10**10, both, None]]
+    both = [Side(1 - rank, is_send, 0, 1 << 20, "float32") for is_send in (rank == 0, rank != 0)]
+    return [wire.P2P(90, "c", Tail(0, 0, 10**10), 0, 10**10, both, "")]
 
 
 def _rank(
@@ -43,15 +46,19 @@ def _rank(
         while (records := out.get()) is not None:
             yield messages.RankBatch(rank=rank, records=records)
 
-    records: list[list[Any]] = [[1, {"rank": rank, "world_size": 2, "protocol": 1}]]
-    records.append([6, "c", [0, 1], "nccl", "default_pg"])
+    records: list[wire.Record] = [wire.Hello(protocol=PROTOCOL, rank=rank, world_size=2)]
+    records.append(wire.Comm("c", [0, 1], Backend.nccl, "default_pg"))
     for step, kind in enumerate(KINDS):
         node, now = step + 1, 10**9 * step + 1000 * rank
-        collective = [5, node, "c", step, kind, "float32", 1 << 20, -1, [0, 0, now], 0, now, None, None]
-        records += [collective, [14, step, [node, 0, 0], 0, now + 1]]
+        root = 0 if kind == CollectiveKind.broadcast else -1
+        records.append(
+            wire.Collective(node, "c", step, kind, "float32", 1 << 20, root, Tail(0, 0, now), 0, now)
+        )
+        records.append(wire.Step(step, Tail(node, 0, 0), 0, now + 1))
     records += _messages(rank) if messaging else []
-    records += [[8, 1, 0, [90 if messaging else len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"]]
-    records += [[17, {}]] if leaves else []
+    last = Tail(90 if messaging else len(KINDS), 0, 0)
+    records.append(wire.Sync(1, 0, last, 10**9 * len(KINDS), "the end"))
+    records += [wire.Bye()] if leaves else []
     out.put(pack(*records))
     return out, stub.Session(batches())
 

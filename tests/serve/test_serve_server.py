@@ -17,8 +17,11 @@ import pytest
 from netsim.cluster import load_cluster
 from phantom.engine import EngineOptions
 from phantom.serve import Server
+from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
+from phantom.wire.fields import Account, Backend, CollectiveKind, SettledStep, Tail
+from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack, unpack
 
 JOB = {"world_size": 2, "nodes": 1, "gpus_per_node": 2, "command": ["x.py"], "environment": {}}
@@ -61,33 +64,39 @@ def call(method: Any, **content: Any) -> dict[str, Any]:
 class Rank:
     """A session driven by the test."""
 
-    def __init__(self, stub: Any, rank: int, world: int = 2, protocol: int = 1) -> None:
+    def __init__(self, stub: Any, rank: int, world: int = 2, protocol: int = PROTOCOL) -> None:
         self.rank = rank
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.replies = stub.Session(self._batches())
-        self.send([1, {"rank": rank, "world_size": world, "protocol": protocol}])
+        self.send(wire.Hello(protocol=protocol, rank=rank, world_size=world))
 
     def _batches(self) -> Iterator[messages.RankBatch]:
         while (records := self._out.get()) is not None:
             yield messages.RankBatch(rank=self.rank, records=records)
 
-    def send(self, *records: list[Any]) -> None:
+    def send(self, *records: wire.Record) -> None:
         self._out.put(pack(*records))
 
     def end(self) -> None:
         self._out.put(None)
 
-    def next(self, kind: int) -> list[Any]:
+    def next(self, kind: type[wire.Record]) -> Any:
         for reply in self.replies:
             for record in unpack(reply.records):
-                if record[0] == kind:
+                if isinstance(record, kind):
                     return record
         raise AssertionError("the stream ended")
 
 
-def collective(node: int, kind: str = "all_reduce", size: int = 1 << 20) -> list[Any]:
-    where = {"where": "train.py:7"}
-    return [5, node, "c", 1, kind, "float32", size, -1, [0, 0, 0], 0, 1000, None, where]
+GROUP = wire.Comm("c", [0, 1], Backend.nccl, "world")
+SYNC = wire.Sync(1, 0, Tail(1, 0, 0), 3000, "synchronize")
+
+
+def collective(node: int, size: int = 1 << 20) -> wire.Collective:
+    kind = CollectiveKind.all_reduce
+    return wire.Collective(
+        node, "c", 1, kind, "float32", size, -1, Tail(0, 0, 0), 0, 1000, where="train.py:7"
+    )
 
 
 def test_a_job_from_open_to_summary(stub: Any, tmp_path: Path) -> None:
@@ -97,14 +106,20 @@ def test_a_job_from_open_to_summary(stub: Any, tmp_path: Path) -> None:
     assert config["host"]["op_ps"] > 0
     ranks = [Rank(stub, 0), Rank(stub, 1)]
     for rank in ranks:
-        rank.send([6, "c", [0, 1], "nccl", "world"], collective(1), [14, 0, [1, 500, 0], 0, 2000])
-        rank.send([8, 1, 0, [1, 0, 0], 3000, "synchronize"])
-    ends = {rank.next(2)[2] for rank in ranks}
+        rank.send(GROUP, collective(1), wire.Step(0, Tail(1, 500, 0), 0, 2000))
+        rank.send(SYNC)
+    ends = {rank.next(wire.Answer).value for rank in ranks}
     assert len(ends) == 1
     assert ends.pop() > 1000
-    stats = {"steps": [[0, 5_000_000, 2_000_000, 2_000_000, 1_000_000]], "first_kernel_ps": 1000, "ops": 7}
+    account = Account(
+        steps=[SettledStep(0, 5_000_000, 2_000_000, 2_000_000, 1_000_000)],
+        first_kernel_ps=1000,
+        ops=7,
+        sources={"predicted": 10},
+        unpriced={"my::op": 1},
+    )
     for rank in ranks:
-        rank.send([15, {**stats, "sources": {"predicted": 10}, "unpriced": {"my::op": 1}}], [17, {}])
+        rank.send(wire.Stats(account), wire.Bye())
         rank.end()
         assert all(reply.records for reply in rank.replies)
     summary = call(stub.CloseJob, statuses={"0": 0, "1": 0})
@@ -131,13 +146,13 @@ def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     ranks = [Rank(stub, 0), Rank(stub, 1)]
-    ranks[0].send([6, "c", [0, 1], "nccl", "world"], collective(1, size=4))
-    ranks[1].send([6, "c", [0, 1], "nccl", "world"], collective(1, size=8))
+    ranks[0].send(GROUP, collective(1, size=4))
+    ranks[1].send(GROUP, collective(1, size=8))
     for rank in ranks:
-        abort = rank.next(5)
-        assert abort[1] == "mismatch"
-        assert "rank 0: all_reduce of 4 bytes of float32 at train.py:7" in abort[2]
-        assert "rank 1: all_reduce of 8 bytes" in abort[2]
+        abort = rank.next(wire.Abort)
+        assert abort.kind == "mismatch"
+        assert "rank 0: all_reduce of 4 bytes of float32 at train.py:7" in abort.message
+        assert "rank 1: all_reduce of 8 bytes" in abort.message
     while "abort" not in (message := told.get(timeout=5)):
         pass
     assert message["abort"]["kind"] == "mismatch"
@@ -149,12 +164,12 @@ def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
 def test_a_lost_session_aborts_the_others(stub: Any) -> None:
     call(stub.OpenJob, **JOB)
     ranks = [Rank(stub, 0), Rank(stub, 1)]
-    ranks[0].next(1)
-    ranks[1].next(1)
+    ranks[0].next(wire.Welcome)
+    ranks[1].next(wire.Welcome)
     ranks[1].replies.cancel()
-    abort = ranks[0].next(5)
-    assert abort[1] == "peer-lost"
-    assert "rank 1" in abort[2]
+    abort = ranks[0].next(wire.Abort)
+    assert abort.kind == "peer-lost"
+    assert "rank 1" in abort.message
     ranks[0].end()
     assert call(stub.CloseJob, statuses={"1": -9})["status"] == "failed"
 
@@ -162,21 +177,21 @@ def test_a_lost_session_aborts_the_others(stub: Any) -> None:
 def test_a_process_that_never_attached_and_failed_is_a_lost_peer(stub: Any) -> None:
     call(stub.OpenJob, **JOB)
     rank = Rank(stub, 0)
-    rank.next(1)
+    rank.next(wire.Welcome)
     call(stub.RankExited, rank=1, status=3)
-    assert "rank 1 is gone: its process ended with status 3" in rank.next(5)[2]
+    assert "rank 1 is gone: its process ended with status 3" in rank.next(wire.Abort).message
     rank.end()
 
 
 def test_deadlock_is_the_job_status(stub: Any) -> None:
     call(stub.OpenJob, **JOB)
     ranks = [Rank(stub, 0), Rank(stub, 1)]
-    ranks[0].send([6, "c", [0, 1], "nccl", "world"], collective(1))
-    ranks[0].send([8, 1, 0, [1, 0, 0], 3000, "synchronize"])
-    ranks[1].send([17, {}])
-    abort = ranks[0].next(5)
-    assert abort[1] == "deadlock"
-    assert "waits for rank 1, which has not called it" in abort[2]
+    ranks[0].send(GROUP, collective(1))
+    ranks[0].send(SYNC)
+    ranks[1].send(wire.Bye())
+    abort = ranks[0].next(wire.Abort)
+    assert abort.kind == "deadlock"
+    assert "waits for rank 1, which has not called it" in abort.message
     for rank in ranks:
         rank.end()
     assert call(stub.CloseJob, statuses={"0": 1})["status"] == "deadlock"
@@ -195,7 +210,7 @@ def test_sessions_that_cannot_be(stub: Any) -> None:
     code, text = refused(Rank(stub, 2).replies)
     assert (code, "rank 2 is outside this job of 2 ranks" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     first = Rank(stub, 0)
-    first.next(1)
+    first.next(wire.Welcome)
     code, text = refused(Rank(stub, 0).replies)
     assert (code, "two processes run as the same rank" in text) == (grpc.StatusCode.ALREADY_EXISTS, True)
     with pytest.raises(grpc.RpcError, match="busy with another job"):
@@ -206,12 +221,12 @@ def test_sessions_that_cannot_be(stub: Any) -> None:
 def test_protocol_mismatch_names_both_versions(stub: Any) -> None:
     call(stub.OpenJob, **JOB)
     rank = Rank(stub, 0, protocol=99)
-    rank.send([17, {}])
+    rank.send(wire.Bye())
     rank.end()
     list(rank.replies)
     failure = call(stub.CloseJob)["failure"]
     assert failure["kind"] == "protocol"
-    assert "speaks protocol 99, this simulator speaks 1" in failure["message"]
+    assert f"speaks protocol 99, this simulator speaks {PROTOCOL}" in failure["message"]
 
 
 @pytest.mark.parametrize(
@@ -262,10 +277,10 @@ def test_port_in_use(server: Server) -> None:
 def test_message_limit_breaks_the_session_with_a_reason(stub: Any) -> None:
     call(stub.OpenJob, **JOB)
     ranks = [Rank(stub, 0), Rank(stub, 1)]
-    ranks[0].next(1)
-    ranks[1].next(1)
-    ranks[1].send([10, "k" * (65 << 20), 0, 1])
-    assert ranks[0].next(5)[1] == "peer-lost"
+    ranks[0].next(wire.Welcome)
+    ranks[1].next(wire.Welcome)
+    ranks[1].send(wire.Post("k" * (65 << 20), 0, 1))
+    assert ranks[0].next(wire.Abort).kind == "peer-lost"
     ranks[0].end()
 
 
