@@ -16,7 +16,7 @@ from typing import Any
 from netsim.operation import Operation
 from phantom.engine import Engine, EngineOptions
 from phantom.wire import schema as wire
-from phantom.wire.fields import Backend, CollectiveKind, Dependency, ReduceOp, Tail
+from phantom.wire.fields import Backend, CollectiveKind, Dependency, Tail
 from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack
 
@@ -91,8 +91,7 @@ class Script:
             kind, size = CollectiveKind.all_reduce, 25 << 20
             self._records += [
                 wire.Clock(0, now),
-                wire.Collective(last, "dp", seq, kind, "bfloat16", size, -1, tail, 0, now, where="train.py:12",
-                                op=ReduceOp.sum),
+                wire.Collective(last, "dp", seq, kind, "bfloat16", size, -1, tail, 0, now, None, "train.py:12"),
             ]  # fmt: skip
             for _ in range(3):
                 self._node += 1

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from interpose import environment
 from interpose.environment import Environment
 from interpose.spool import open_spool
+from phantom.wire import token
 from phantom.wire.limits import CHANNEL_OPTIONS
 
 CONNECT_TIMEOUT_S = 60.0
@@ -71,9 +72,11 @@ class Session:
                 f"within {CONNECT_TIMEOUT_S:.0f} s"
             ) from None
         stub = service.SimulatorStub(self._channel)
+        metadata = token.metadata(self._here.token)
 
         def price(kernels: bytes) -> bytes:
-            return bytes(stub.Cost(messages.KernelBatch(kernels=kernels, rank=self.rank)).costs)
+            request = messages.KernelBatch(kernels=kernels, rank=self.rank)
+            return bytes(stub.Cost(request, metadata=metadata).costs)
 
         self._extension.set_cost_callback(price)
         self._extension.session_open(self.rank)
@@ -95,7 +98,7 @@ class Session:
                 if records:
                     yield messages.RankBatch(rank=self.rank, records=records, acked=acked)
 
-        replies = stub.Session(batches())
+        replies = stub.Session(batches(), metadata=metadata)
         self._reader = threading.Thread(
             target=self._read, args=(replies,), name="phantom-session", daemon=True
         )

@@ -36,7 +36,9 @@ def write_records() -> None:
     for name, generate in GENERATED.items():
         path = ROOT / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(generate())
+        text = generate()
+        if not path.exists() or path.read_text() != text:  # an untouched header compiles nothing again
+            path.write_text(text)
 
 
 def write_service() -> None:

@@ -15,6 +15,9 @@ MAX_PS = 1 << 61
 """Latest point in virtual time, in picoseconds (26 days): sums of two stay below the engine's infinity."""
 
 MAX_RANKS = 1 << 20
+MAX_GPUS = 1 << 16
+"""Most GPUs of a simulated cluster: its topology is built in seconds and below 2 GB."""
+
 MAX_SEQUENCE = (1 << 27) - 1
 """Operations of one communicator or pair: their numbers share an int64 with a hash of the pair."""
 
