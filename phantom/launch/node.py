@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from interpose import environment, pth
+from interpose import environment
+from interpose.startup import pth
 from phantom.launch import node_messages as messages
 from phantom.launch import orphans
 from phantom.launch.agent import Agent

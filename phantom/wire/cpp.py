@@ -15,14 +15,15 @@ import msgspec
 from phantom.wire import fields, limits, schema
 from phantom.wire.records import record_name
 
-HEADER = "interpose/csrc/Records.h"
+HEADER = "interpose/csrc/core/Records.h"
 
 _HEAD = """\
 // The records of the wire and their fields. Generated from phantom/wire/schema.py by `python -m phantom.wire.generate`.
+// clang-format off
 #pragma once
 
-#include "Msgpack.h"
-#include "Time.h"
+#include "core/Msgpack.h"
+#include "core/Time.h"
 
 #include <cstdint>
 #include <map>
