@@ -91,7 +91,7 @@ class Script:
             kind, size = CollectiveKind.all_reduce, 25 << 20
             self._records += [
                 wire.Clock(0, now),
-                wire.Collective(last, "dp", seq, kind, "bfloat16", size, -1, tail, 0, now, None, "train.py:12"),
+                wire.Collective(last, "dp", seq, kind, "bfloat16", size, -1, tail, 0, now, where="a.py:12"),
             ]  # fmt: skip
             for _ in range(3):
                 self._node += 1

@@ -17,7 +17,8 @@ from phantom.engine.session import SessionState
 from phantom.engine.statistics import Statistics
 from phantom.wire import schema as wire
 from phantom.wire.fields import AbortKind
-from phantom.wire.records import FUTURE_KEY, THREAD_KEY, decode
+from phantom.wire.limits import FUTURE_KEY, THREAD_KEY
+from phantom.wire.records import decode
 
 _MOST_TEXT = 1 << 19
 _SILENT_SECONDARY = (

@@ -23,7 +23,7 @@ class BadMessage(ValueError):
 
 
 class Link(Generic[_M]):
-    """One end. `send` may be called from any thread, `receive` from one. `decoder`: of the other side's messages."""
+    """One end. `send` may be called from any thread, `receive` from one; `decoder` is for what arrives."""
 
     def __init__(self, connection: socket.socket, decoder: msgspec.json.Decoder[_M]) -> None:
         self._connection = connection

@@ -56,7 +56,8 @@ def split_address(text: str, option: str) -> tuple[str, int]:
 class NodeAgents:
     """Waits for `count` nodes and speaks to all of them as `phantom.launch.agent.Agent` does to one.
 
-    `job` is what a node needs for its plan (node.py), `token` what it must present. What arrives is put on `events`: ("agent", message)
+    `job` is what a node needs for its plan (node.py), `token` what it must present. What arrives is put on
+    `events`: ("agent", message)
     and, if a node is told to stop from outside, ("signal", number) once. A node whose connection ends
     before the run does is {"event": "lost", "node", "host", "processes", "reason"}. Raises UsageError if it
     cannot listen.

@@ -429,8 +429,8 @@ def server_token(options: RunOptions, server: str) -> str:
             found = tokens.given(tokens.file_of(int(port)))
     if found is None:
         raise UsageError(
-            f"--server {server}: its token is missing; give what `phantom serve` printed in {tokens.VARIABLE} "
-            f"or by --token-file"
+            f"--server {server}: its token is missing; give what `phantom serve` printed in "
+            f"{tokens.VARIABLE} or by --token-file"
         )
     return found
 

@@ -68,7 +68,7 @@ class Gone:
 class SimulatorProcess:
     """A `phantom serve` of our own, told where to listen by its arguments; it dies with this process.
 
-    `folder`: where it may write. Its token and the folder go by the environment, which other users cannot read.
+    `folder`: where it may write. It and the token go by the environment, which other users cannot read.
     """
 
     def __init__(self, *, arguments: list[str], log: Path, root: str, token: str, folder: Path) -> None:
@@ -139,8 +139,8 @@ class SimulatorProcess:
 class SimulatorClient:
     """`phantom run`'s calls. What Watch tells arrives on `events` as ("simulator", Progress or Gone).
 
-    `token` opens a job; the job's own, which the reply brings, does the rest. `hurried` says that the user has
-    interrupted: calls then get HURRIED_S, also those that are under way.
+    `token` opens a job; the job's own, which the reply brings, does the rest. `hurried` says that the user
+    has interrupted: calls then get HURRIED_S, also those that are under way.
     """
 
     def __init__(self, address: str, token: str, *, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -227,7 +227,7 @@ class SimulatorClient:
         part.replace(file)
 
     def rank_exited(self, rank: int, status: int) -> None:
-        """Tells that a rank's process has ended. Does not wait; that a simulator is gone is noticed elsewhere."""
+        """Tells that a rank's process has ended, without waiting; a dead simulator is noticed elsewhere."""
         request = protobuf.JsonMessage(json=text_of(RankExited(rank=rank, status=status)))
         self._told.append(
             self._stub.RankExited.future(

@@ -38,9 +38,10 @@ def judge(
 ) -> Verdict:
     """Settles how the run went.
 
-    `summary`: the simulator's, None where it could not give one; `trouble`: why; `partial`: the last one before. `attached`: some process of
-    the job saw the virtual device; `ranks_seen`: how many became ranks. `orphans`: processes that had to be
-    ended afterwards.
+    `summary`: the simulator's, None where it could not give one; `trouble`: why; `partial`: the last one
+    before that. `attached`: some process of the job saw the virtual device; `ranks_seen`: how many became
+    ranks.
+    `orphans`: processes that had to be ended afterwards.
     """
     messages: list[str] = []
     result = dict(summary or partial or _empty(options, job))

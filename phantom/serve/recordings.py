@@ -32,15 +32,13 @@ class Recordings:
         return folder
 
     def read(self, key: str, name: str) -> Iterator[bytes]:
-        """A file of the job in chunks of at most CHUNK_BYTES, nothing where it was not written; it is removed
-        afterwards, and the folder with the last one.
-
-        Raises KeyError for an unknown key.
+        """A file of the job in chunks of at most CHUNK_BYTES; it is removed afterwards, and the folder with
+        the last one. Raises KeyError for an unknown key and for a file that is not there.
         """
         folder = self._folders[key]
         file = next((path for path in folder.rglob(name)), None)
         if file is None:
-            return
+            raise KeyError(name)
         with open(file, "rb") as source:
             while chunk := source.read(CHUNK_BYTES):
                 yield chunk

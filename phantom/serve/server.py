@@ -65,8 +65,9 @@ class Server:
     `cluster`: a ClusterSpec, or what `load_cluster` takes. `listen`: host:port, port 0 for any free one.
     `kernels` and `store`: where kernel costs come from (phantom.kernels.CostModel). `engine`: the engine's
     switches. `token`: what those who open a job must present; a new one if None (`server.token`). `folder`:
-    the run's folder where this is the simulator of one run; without it, jobs fetch their files. Raises netsim.errors.ClusterError for a bad cluster and phantom.kernels.UnknownGpuError for a
-    GPU nobody can price.
+    the run's folder where this is the simulator of one run; without it, jobs fetch their files. Raises
+    netsim.errors.ClusterError for a bad cluster and phantom.kernels.UnknownGpuError for a GPU that nobody can
+    price.
     """
 
     def __init__(

@@ -30,3 +30,6 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 """Options of every client's gRPC channel."""
+
+THREAD_KEY, FUTURE_KEY = "phantom/thread/", "phantom/future/"
+"""Prefixes of the store keys that threads and a pool's work items post as their last act."""

@@ -37,7 +37,7 @@ class JobOptions(Message):
     unknown_values: Optional[Name] = None
     values: bool = True
     moe_routing: Optional[Text] = None
-    steps: Optional[Annotated[int, Meta(ge=0, lt=2**63)]] = None
+    steps: Optional[Annotated[int, Meta(ge=0, le=2**63 - 1)]] = None
 
 
 class OpenJob(Message):

@@ -15,9 +15,6 @@ import msgspec
 
 from phantom.wire.schema import EngineRecord, RankRecord, Record
 
-THREAD_KEY, FUTURE_KEY = "phantom/thread/", "phantom/future/"
-"""Prefixes of the store keys that threads and a pool's work items post as their last act."""
-
 _FROM_RANK = msgspec.msgpack.Decoder(list[RankRecord])
 _FROM_ENGINE = msgspec.msgpack.Decoder(list[EngineRecord])
 _ENCODER = msgspec.msgpack.Encoder()

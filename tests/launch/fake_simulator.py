@@ -48,7 +48,8 @@ class FakeSimulator(service.SimulatorServicer):
 
     def OpenJob(self, request: Any, context: Any) -> Any:
         self.job = json.loads(request.json)
-        reply = {"device": {"name": "NVIDIA H100 80GB HBM3"}, "host": {}}
+        config = {"device": {"name": "NVIDIA H100 80GB HBM3"}, "host": {}}
+        reply = {"token": "the-job's-token", "config": config, "recording": False}
         return messages.JsonMessage(json=json.dumps(reply))
 
     def CloseJob(self, request: Any, context: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from serve_client import Stub, open_job
 
 from netsim.collectives import WIRE_FACTOR
 from phantom.serve import Server
@@ -18,17 +18,12 @@ from phantom.serve.recorder import Recorder
 from phantom.timeline.collectives import read_all
 from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
-from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire.fields import Backend, CollectiveKind, Side, Tail
 from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack
 
 ENDED_WELL = messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}')
 KINDS = tuple(CollectiveKind(kind) for kind in ("all_reduce", "all_gather", "all_reduce"))
-
-
-def _open(stub: Any, **content: Any) -> dict[str, Any]:
-    return dict(json.loads(stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20).json))
 
 
 def _messages(rank: int) -> list[wire.Record]:
@@ -68,10 +63,12 @@ def _opened_job(
     tmp_path: Path, *, steps: tuple[int, int] = (0, 1 << 62), messaging: bool = False, leaves: bool = True
 ) -> Iterator[tuple[Any, list[tuple[queue.SimpleQueue[bytes | None], Any]]]]:
     """The simulator of a recorded job of two ranks, and their sessions, which have sent everything."""
-    spool = {"folder": str(tmp_path / "spool"), "steps": list(steps)}
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+    with (
+        Server("h100-dgx", cost_model=None, folder=tmp_path) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):  # type: ignore[arg-type]
+        stub = Stub(channel, server.token)
+        open_job(stub, world_size=2, nodes=1, gpus_per_node=2, record_steps=list(steps))
         yield stub, [_rank(stub, rank, messaging=messaging, leaves=leaves) for rank in range(2)]
 
 
@@ -157,10 +154,9 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("phantom.serve.recordings.CHUNK_BYTES", 100)
-    spool = {"folder": "/not/here/spool", "steps": [0, 1 << 62], "fetch": True}
     with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        reply = _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        stub = Stub(channel, server.token)
+        open_job(stub, world_size=2, nodes=1, gpus_per_node=2, record_steps=[0, 1 << 62])
         sessions = [_rank(stub, rank) for rank in range(2)]
         for out, replies in sessions:
             out.put(None)
@@ -168,7 +164,7 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
         stub.CloseJob(ENDED_WELL, timeout=20)
         assert len(list(tmp_path.glob("phantom-recording-*"))) == 1
         if fetched:
-            asked = messages.JsonMessage(json=json.dumps({"recording": reply["recording"]}))
+            asked = messages.JsonMessage(json='{"file": "collectives.msgpack"}')
             chunks = [chunk.content for chunk in stub.Recording(asked, timeout=20)]
             assert len(chunks) > 1
             assert max(map(len, chunks)) <= 100
@@ -177,12 +173,3 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
             with pytest.raises(grpc.RpcError, match="no record"):
                 list(stub.Recording(asked, timeout=20))
     assert not list(tmp_path.glob("phantom-recording-*"))  # nothing is left behind, fetched or not
-
-
-def test_a_folder_that_is_not_here_is_refused(tmp_path: Path) -> None:
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        spool = {"folder": str(tmp_path / "elsewhere" / "spool"), "steps": [0, 3]}
-        stub = service.SimulatorStub(channel)
-        with pytest.raises(grpc.RpcError, match="not on the simulator's host"):
-            _open(stub, world_size=1, nodes=1, gpus_per_node=1, command=[], environment={}, spool=spool)
-    assert not (tmp_path / "elsewhere").exists()

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import grpc
 import msgpack
 import pytest
+from serve_client import Stub, call, open_job
 
 from netsim.cluster import load_cluster
 from phantom.engine import EngineOptions
 from phantom.serve import Server
 from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
-from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire.fields import Account, Backend, CollectiveKind, SettledStep, Tail
 from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack, unpack
@@ -54,11 +54,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def stub(server: Server) -> Iterator[Any]:
     with grpc.insecure_channel(server.address) as channel:
-        yield service.SimulatorStub(channel)
-
-
-def call(method: Any, **content: Any) -> dict[str, Any]:
-    return json.loads(method(messages.JsonMessage(json=json.dumps(content)), timeout=20).json)
+        yield Stub(channel, server.token)
 
 
 class Rank:
@@ -99,8 +95,8 @@ def collective(node: int, size: int = 1 << 20) -> wire.Collective:
     )
 
 
-def test_a_job_from_open_to_summary(stub: Any, tmp_path: Path) -> None:
-    config = call(stub.OpenJob, **JOB, out=str(tmp_path))
+def test_a_job_from_open_to_summary(stub: Any) -> None:
+    config = open_job(stub, **JOB)
     assert config["device"]["name"].startswith("NVIDIA H100")
     assert 0 < config["capacity_bytes"] < config["device"]["total_memory"]
     assert config["host"]["op_ps"] > 0
@@ -133,11 +129,12 @@ def test_a_job_from_open_to_summary(stub: Any, tmp_path: Path) -> None:
     assert summary["unpriced_ops"] == [{"op": "my::op", "count": 2}]
     assert summary["coverage"]["predicted"] == 1.0
     assert any("mm(f32[1,1]c): no such operator here" in warning for warning in summary["warnings"])
-    assert (tmp_path / "kernels.jsonl").read_text() == "one kernel\n"
+    kept = stub.Recording(messages.JsonMessage(json='{"file": "kernels.jsonl"}'), timeout=20)
+    assert b"".join(chunk.content for chunk in kept) == b"one kernel\n"
 
 
 def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
-    call(stub.OpenJob, **JOB)
+    open_job(stub, **JOB)
     told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def watch() -> None:
@@ -153,7 +150,7 @@ def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
         assert abort.kind == "mismatch"
         assert "rank 0: all_reduce of 4 bytes of float32 at train.py:7" in abort.message
         assert "rank 1: all_reduce of 8 bytes" in abort.message
-    while "abort" not in (message := told.get(timeout=5)):
+    while not (message := told.get(timeout=5))["abort"]:
         pass
     assert message["abort"]["kind"] == "mismatch"
     for rank in ranks:
@@ -162,7 +159,7 @@ def test_watch_tells_of_a_mismatch_and_ranks_are_aborted(stub: Any) -> None:
 
 
 def test_a_lost_session_aborts_the_others(stub: Any) -> None:
-    call(stub.OpenJob, **JOB)
+    open_job(stub, **JOB)
     ranks = [Rank(stub, 0), Rank(stub, 1)]
     ranks[0].next(wire.Welcome)
     ranks[1].next(wire.Welcome)
@@ -175,7 +172,7 @@ def test_a_lost_session_aborts_the_others(stub: Any) -> None:
 
 
 def test_a_process_that_never_attached_and_failed_is_a_lost_peer(stub: Any) -> None:
-    call(stub.OpenJob, **JOB)
+    open_job(stub, **JOB)
     rank = Rank(stub, 0)
     rank.next(wire.Welcome)
     call(stub.RankExited, rank=1, status=3)
@@ -184,7 +181,7 @@ def test_a_process_that_never_attached_and_failed_is_a_lost_peer(stub: Any) -> N
 
 
 def test_deadlock_is_the_job_status(stub: Any) -> None:
-    call(stub.OpenJob, **JOB)
+    open_job(stub, **JOB)
     ranks = [Rank(stub, 0), Rank(stub, 1)]
     ranks[0].send(GROUP, collective(1))
     ranks[0].send(SYNC)
@@ -205,21 +202,21 @@ def refused(replies: Any) -> tuple[grpc.StatusCode, str]:
 
 def test_sessions_that_cannot_be(stub: Any) -> None:
     code, text = refused(Rank(stub, 0).replies)
-    assert (code, "no job is open" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
-    call(stub.OpenJob, **JOB)
+    assert (code, "no token of a job" in text) == (grpc.StatusCode.UNAUTHENTICATED, True)
+    open_job(stub, **JOB)
     code, text = refused(Rank(stub, 2).replies)
     assert (code, "rank 2 is outside this job of 2 ranks" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     first = Rank(stub, 0)
     first.next(wire.Welcome)
     code, text = refused(Rank(stub, 0).replies)
     assert (code, "two processes run as the same rank" in text) == (grpc.StatusCode.ALREADY_EXISTS, True)
-    with pytest.raises(grpc.RpcError, match="busy with another job"):
-        call(stub.OpenJob, **JOB)
+    with pytest.raises(grpc.RpcError, match=r"runs another job \(x.py, 2 ranks, opened 0 s ago\)"):
+        open_job(stub, **JOB)
     first.end()
 
 
 def test_protocol_mismatch_names_both_versions(stub: Any) -> None:
-    call(stub.OpenJob, **JOB)
+    open_job(stub, **JOB)
     rank = Rank(stub, 0, protocol=99)
     rank.send(wire.Bye())
     rank.end()
@@ -232,20 +229,28 @@ def test_protocol_mismatch_names_both_versions(stub: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"world_size": 0}, "world_size must be"),
-        ({"world_size": "2"}, "world_size must be"),
+        ({"world_size": 0}, "world_size: Expected `int`"),
+        ({"world_size": "2"}, "world_size: Expected `int`"),
         ({"world_size": 3}, "more than 1 nodes x 2 GPUs"),
         ({"gpus_per_node": 99, "world_size": 99}, "gpus"),
+        ({"nodes": 60_000}, "is more than 65536 GPUs"),
+        ({"nodes": 1_000_000}, "nodes: Expected `int` <= 65536"),
+        ({"nodes": 1 << 40}, "nodes: Expected `int` <= 65536"),
+        ({"out": "/tmp"}, "unknown field `out`"),
+        ({"environment": {"A": 1}}, "Expected `str`, got `int`"),
+        ({"options": {"seed": "x"}}, "options.seed: Expected `int"),
+        ({"record_steps": [-1, 2]}, "record_steps[0]: Expected `int` >= 0"),
     ],
 )
 def test_bad_jobs(stub: Any, change: dict[str, Any], text: str) -> None:
     with pytest.raises(grpc.RpcError) as error:
-        call(stub.OpenJob, **{**JOB, **change})
+        open_job(stub, **{**JOB, **change})
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert text in error.value.details()
 
 
 def test_costs(stub: Any) -> None:
+    open_job(stub, **JOB)
     request = msgpack.packb([{"op": "aten::mm"}])
     assert stub.Cost(messages.KernelBatch(kernels=request)).costs == request
     code = None
@@ -261,7 +266,8 @@ def test_a_slow_gpu_pays_more() -> None:
     slow = replace(cluster, degrade=replace(cluster.degrade, gpus={1: 0.5}))
     costs = msgpack.packb([[100, "predicted", "gemm", 1, 0]])
     with Server(slow, cost_model=Costs()) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
+        stub = Stub(channel, server.token)
+        open_job(stub, **JOB)
         durations = [
             msgpack.unpackb(stub.Cost(messages.KernelBatch(kernels=costs, rank=rank)).costs)[0][0]
             for rank in range(3)
@@ -275,7 +281,7 @@ def test_port_in_use(server: Server) -> None:
 
 
 def test_message_limit_breaks_the_session_with_a_reason(stub: Any) -> None:
-    call(stub.OpenJob, **JOB)
+    open_job(stub, **JOB)
     ranks = [Rank(stub, 0), Rank(stub, 1)]
     ranks[0].next(wire.Welcome)
     ranks[1].next(wire.Welcome)
@@ -288,5 +294,91 @@ def test_a_run_that_means_another_cluster_is_refused(stub: Any) -> None:
     from phantom.serve.config import cluster_digest
 
     with pytest.raises(grpc.RpcError, match=r"serves cluster h100-dgx.*a100-dgx.*same --cluster"):
-        call(stub.OpenJob, **JOB, cluster="a100-dgx", cluster_digest=cluster_digest(load_cluster("a100-dgx")))
-    call(stub.OpenJob, **JOB, cluster="h100-dgx", cluster_digest=cluster_digest(load_cluster("h100-dgx")))
+        open_job(stub, **JOB, cluster="a100-dgx", cluster_digest=cluster_digest(load_cluster("a100-dgx")))
+    open_job(stub, **JOB, cluster="h100-dgx", cluster_digest=cluster_digest(load_cluster("h100-dgx")))
+
+
+@pytest.mark.parametrize("method", ["CloseJob", "Watch", "RankExited", "Recording", "Cost", "Session"])
+@pytest.mark.parametrize("token", ["", "guess", "the server's"])
+def test_every_call_needs_the_jobs_token(server: Server, stub: Stub, method: str, token: str) -> None:
+    open_job(stub, **JOB)
+    stub.job_token = server.token if token == "the server's" else token
+
+    def call_it() -> None:
+        if method == "Session":
+            list(stub.Session(iter(())))
+            return
+        request = messages.KernelBatch() if method == "Cost" else messages.JsonMessage(json="{}")
+        answer = getattr(stub, method)(request, timeout=20)
+        if method in ("Watch", "Recording"):
+            list(answer)
+
+    with pytest.raises(grpc.RpcError) as error:
+        call_it()
+    assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_jobs_token_opens_no_job(stub: Stub) -> None:
+    open_job(stub, **JOB)
+    stub.server_token = stub.job_token
+    with pytest.raises(grpc.RpcError, match="opens jobs only for its token"):
+        open_job(stub, **JOB)
+
+
+def test_a_second_run_leaves_the_first_alone(server: Server, stub: Stub) -> None:
+    open_job(stub, **JOB)
+    first = [Rank(stub, 0), Rank(stub, 1)]
+    for rank in first:
+        rank.next(wire.Welcome)
+    with grpc.insecure_channel(server.address) as channel:
+        other = Stub(channel, server.token)
+        with pytest.raises(grpc.RpcError, match="runs another job"):
+            open_job(other, **JOB)
+    for rank in first:
+        rank.send(wire.Bye())
+        rank.end()
+        list(rank.replies)
+    assert call(stub.CloseJob)["status"] == "ok"
+    open_job(stub, **JOB)  # and now there is room
+
+
+def test_a_rank_of_a_job_that_is_over_is_refused(stub: Stub) -> None:
+    open_job(stub, **JOB)
+    old = stub.job_token
+    call(stub.CloseJob)
+    open_job(stub, **JOB)
+    stub.job_token, new = old, stub.job_token
+    code, text = refused(Rank(stub, 0).replies)
+    assert (code, "the job of this call is over" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+    stub.job_token = new
+    Rank(stub, 0).next(wire.Welcome)
+
+
+def test_steps_so_far_are_told_while_the_job_runs(stub: Stub) -> None:
+    open_job(stub, **JOB)
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    for rank in ranks:
+        rank.send(wire.Step(0, Tail(0, 0, 700), 0, 800))
+    for message in stub.Watch(messages.JsonMessage(json="{}"), timeout=20):
+        summary = json.loads(message.json)["summary"]
+        if summary is not None:
+            break
+    assert [step["index"] for step in summary["steps"]] == [0]
+    assert summary["status"] == "interrupted"
+
+
+def test_a_malformed_record_ends_the_job_and_keeps_its_steps(stub: Stub) -> None:
+    open_job(stub, **JOB)
+    ranks = [Rank(stub, 0), Rank(stub, 1)]
+    for rank in ranks:
+        rank.send(wire.Step(0, Tail(0, 0, 700), 0, 800))
+    ranks[1].send(wire.Clock(0, 1 << 63))
+    for rank in ranks:
+        abort = rank.next(wire.Abort)
+        assert abort.kind == "protocol"
+        assert "rank 1: CLOCK: field now_ps is 9223372036854775808" in abort.message
+        rank.end()
+    summary = call(stub.CloseJob, statuses={"0": 1, "1": 1})
+    assert summary["status"] == "failed"
+    assert summary["failure"]["kind"] == "protocol"
+    assert [step["index"] for step in summary["steps"]] == [0]
