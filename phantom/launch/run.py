@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -31,8 +30,10 @@ from phantom.launch.nodes import NodeAgents
 from phantom.launch.options import RunOptions
 from phantom.launch.plan import Job, PlannedProcess, plan, size_job
 from phantom.launch.preparation import prepare_interpreter
+from phantom.launch.signals import Interrupted, Signals
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
+from phantom.launch.tokens import own_token, server_token
 from phantom.launch.verdict import SIMULATOR, Verdict, judge
 from phantom.report import finish as report
 from phantom.serve.config import cluster_digest
@@ -92,9 +93,13 @@ class Run:
         fork = not remote and prepare_interpreter(command, say=self._say, verbose=options.verbose)
         self._token = own_token(options)
         self.out = outdir.create(options.out)
-        with _Signals(self._events, self._interrupted):
+        with Signals(self._events, self._interrupted) as signals:
             try:
                 return self._run(job, fork=fork)
+            except SimulatorError:
+                if signals.first is not None:  # the call was cut short
+                    raise Interrupted(signals.first) from None
+                raise
             finally:
                 self._end()
 
@@ -379,67 +384,6 @@ def _recorded(options: RunOptions, job: Job) -> tuple[tuple[int, int] | None, li
             if ranks is not None
             else None,
         )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-class Interrupted(PhantomError):
-    """The user interrupted the run before the job had started."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__("interrupted before the job had started")
-        self.status = 128 + number
-
-
-class _Signals:
-    """SIGINT, SIGTERM and SIGHUP become events while the run lasts."""
-
-    def __init__(self, events: queue.SimpleQueue[tuple[str, Any]], interrupted: threading.Event) -> None:
-        self._events = events
-        self._interrupted = interrupted
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._previous[number] = signal.signal(number, self._note)
-
-    def _note(self, number: int, _: Any) -> None:
-        self._interrupted.set()
-        self._events.put(("signal", number))
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-
-def own_token(options: RunOptions) -> str:
-    """The token by which nodes join this run: the one given, else a new one. Raises UsageError."""
-    return _given_token(options) or tokens.new()
-
-
-def server_token(options: RunOptions, server: str) -> str:
-    """The token of a simulator elsewhere: the one given, else what it left for this user on this machine.
-
-    Raises UsageError where there is none.
-    """
-    found = _given_token(options)
-    port = server.rpartition(":")[2]
-    if found is None and port.isdigit():
-        with contextlib.suppress(OSError, ValueError):
-            found = tokens.given(tokens.file_of(int(port)))
-    if found is None:
-        raise UsageError(
-            f"--server {server}: its token is missing; give what `phantom serve` printed in "
-            f"{tokens.VARIABLE} or by --token-file"
-        )
-    return found
-
-
-def _given_token(options: RunOptions) -> str | None:
-    try:
-        return tokens.given(options.token_file)
-    except OSError as error:
-        raise UsageError(f"--token-file {options.token_file}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
 

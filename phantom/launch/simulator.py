@@ -207,9 +207,12 @@ class SimulatorClient:
     def close_job(self, end: CloseJob) -> dict[str, Any]:
         """Ends the job; returns the summary. Raises SimulatorError."""
         self._closing = True
+        deadline_s = time.monotonic() + HURRIED_S
         for told in self._told:
+            if self._hurried():
+                break
             with contextlib.suppress(grpc.RpcError, TimeoutError):
-                self._result(told, HURRIED_S)
+                self._result(told, max(deadline_s - time.monotonic(), 0.0))
         return dict(json.loads(self._call(self._stub.CloseJob, end)))
 
     def fetch(self, name: str, file: Path) -> None:

@@ -58,6 +58,8 @@ def judge(
         stuck = f" ({outcome.stuck})" if outcome.stuck else ""
         name = signal.Signals(outcome.interrupted).name
         messages.append(f"interrupted by {name}{stuck}; the summary holds the steps so far")
+        if trouble is not None:
+            messages.append(trouble)
         return Verdict(status=128 + outcome.interrupted, summary=result, messages=tuple(messages))
     if trouble is not None:
         result["status"] = "failed"
