@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phantom.kernels.calibrate.published_rows import AttentionCase, GemmCase, MemoryCase
-from phantom.kernels.predict.attention import attention_s
+from phantom.kernels.predict.fused_attention import attention_s
 from phantom.kernels.predict.rule_context import Context
 from phantom.kernels.predict.rules.compute_rules import math_attention
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from phantom.kernels.gpu import GpuSpec, UnknownGpuError, gpu_by_name
-from phantom.kernels.predict.attention import AttentionShape
+from phantom.kernels.predict.fused_attention import AttentionShape
 from phantom.kernels.predict.products.gemm import GemmShape
 
 
