@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from phantom.kernels.accuracy import Result, attention_results, gemm_results, memory_results, page
+from phantom.kernels.accuracy.page import Result, attention_results, gemm_results, memory_results, page
 from phantom.kernels.calibrate.published_rows import training_rows
 
 

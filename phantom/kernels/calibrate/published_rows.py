@@ -99,10 +99,11 @@ def _gemm_dtype(text: str) -> str | None:
 
 def gemm_cases() -> list[GemmCase]:
     """Return the products whose shape, dtype and GPU are stated, less the fp8 ones that include casts."""
-    return [case for row in _rows("published_gemm.csv") if (case := _gemm_case(row)) is not None]
+    return [case for row in _rows("published_gemm.csv") if (case := gemm_case(row)) is not None]
 
 
-def _gemm_case(row: dict[str, str]) -> GemmCase | None:
+def gemm_case(row: dict[str, str]) -> GemmCase | None:
+    """The product that a row describes; None where shape, dtype or GPU are not stated, or casts are in it."""
     gpu_name, dtype = _GEMM_GPUS.get(row["gpu"]), _gemm_dtype(row["dtype"])
     casts = (
         "including" in row["notes"]

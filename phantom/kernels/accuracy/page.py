@@ -1,17 +1,14 @@
-"""Error of the predictor on published rows, as a Markdown page: ``python -m phantom.kernels.accuracy``.
+"""Error of the predictor on published rows, as a Markdown page.
 
-Writes ``docs/accuracy-kernels.md`` (or the path given).  Rows used for fitting and rows kept for checking
-are listed apart.
+Rows used for fitting and rows kept for checking are listed apart.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from phantom.kernels.calibrate.case_prices import attention_case_s, gemm_case_s, memory_case_s
@@ -203,17 +200,3 @@ _NOT_CHECKED = (
     "random numbers, optimizers, FFT and linear algebra, fp32 products on Ampere and later. Their constants "
     "are set by hand (`base` in `constants.json`) on top of the fitted bandwidth of the architecture."
 )
-
-
-def main() -> None:
-    """Write the page."""
-    root = Path(__file__).resolve().parents[2]
-    parser = argparse.ArgumentParser(prog="python -m phantom.kernels.accuracy", description=main.__doc__)
-    parser.add_argument("path", nargs="?", type=Path, default=root / "docs" / "accuracy-kernels.md")
-    path: Path = parser.parse_args().path
-    path.write_text(page(), encoding="utf-8")
-    print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    main()
