@@ -81,7 +81,7 @@ def attention_results() -> list[Result]:
     def one(case: AttentionCase) -> Result:
         s = case.shape
         text = f"batch {s.batch}, {s.heads} heads, {s.q_len}, d {s.head_dim}{', causal' if s.causal else ''}"
-        group = (case.gpu.name, case.implementation, "fwd" if case.forward_only else "fwd+bwd")
+        group = (case.gpu.name, case.implementation, {"forward": "fwd", "backward": "bwd", "both": "fwd+bwd"}[case.part])
         return Result(
             case.identity,
             group,
