@@ -19,6 +19,7 @@ enum class Guess : uint8_t {
 struct ArgumentInfo {
   bool written = false;      // alias annotation with `!`
   bool out = false;          // keyword-only and written: its old value does not matter
+  bool offsets = false;      // where packed sequences begin: their values decide the cost
   ScalarHash scalar = ScalarHash::kByValue;
 };
 
@@ -38,6 +39,7 @@ struct OperatorInfo {
   bool elementwise = false;            // at::Tag::pointwise
   bool matrix_product = false;
   bool fp32_by_tf32 = false;           // its cost depends on whether fp32 may take the TF32 units
+  bool cost_by_offsets = false;        // an argument is marked `offsets`
   Guess guess = Guess::kNone;
 };
 

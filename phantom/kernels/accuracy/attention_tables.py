@@ -60,8 +60,8 @@ def _prefill_shape(row: Mapping[str, str]) -> AttentionShape:
 
 _SIMUMAX_GPUS = {"B200-SXM-180GB": "b200", "A100-PCIe-80GB": "a100-pcie"}
 _SIMUMAX_COLUMNS = {
-    "batch": "batch", "seq": "seq_len", "heads": "head_num", "kv_heads": "kv_head_num", "qk_dim": "qk_head_dim",
-    "v_dim": "v_head_dim",
+    "batch": "batch", "seq": "seq_len", "heads": "head_num", "kv_heads": "kv_head_num",
+    "qk_dim": "qk_head_dim", "v_dim": "v_head_dim",
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ _DRAWS = 8  # the benchmark's own five are not known
 def expert_loads(
     tokens: int, *, topk: int, experts: int, ranks: int, kind: str
 ) -> Sequence[tuple[float, ...]]:
-    """Return the rows of each expert of the fullest rank, for *kind* ``balanced`` or ``power_law_<exponent>``.
+    """Return the rows of each expert of the fullest rank, for *kind* ``balanced`` or
+    ``power_law_<exponent>``.
 
     Random loads are drawn several times, always the same: the mean of their prices is a prediction.
     """

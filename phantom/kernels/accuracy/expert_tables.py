@@ -17,7 +17,8 @@ from phantom.kernels.predict.engine_calls.moe_layer import MoeLayer, moe_layer_s
 # Of a table's data types: bytes of a weight, of an activation, and which peak.
 _FORMATS = {
     "bfloat16": (2.0, 2.0, "bf16"), "fp8": (1.0, 1.0, "fp8"), "fp8_block": (1.0, 1.0, "fp8"),
-    "w4a16_mxfp4": (0.53, 2.0, "bf16"), "w4a8_mxfp4_mxfp8": (0.53, 1.03, "fp8"), "nvfp4": (0.5625, 0.5625, "fp4"),
+    "w4a16_mxfp4": (0.53, 2.0, "bf16"), "w4a8_mxfp4_mxfp8": (0.53, 1.03, "fp8"),
+    "nvfp4": (0.5625, 0.5625, "fp4"),
 }  # fmt: skip
 _KERNELS = {
     "moe_torch_flow": "trtllm", "moe_torch_flow_cutlass": "trtllm_cutlass",
@@ -55,23 +56,27 @@ def fused_moe(path: Path) -> Iterator[CheckedRow | SkippedRow]:
 
 
 def _layers(row: Mapping[str, str], form: tuple[float, float, str]) -> list[MoeLayer]:
-    tokens, topk, experts, ranks = (
-        int(row[c]) for c in ("num_tokens", "topk", "num_experts", "moe_ep_size")
-    )
+    tokens, topk, experts, ranks = (int(row[c]) for c in ("num_tokens", "topk", "num_experts", "moe_ep_size"))
     # TensorRT-LLM's Triton kernels compute every choice, whichever rank holds the expert.
     here = 1 if "triton" in row["kernel_source"] else ranks
     return [
         MoeLayer(
-            tokens=tokens, hidden=int(row["hidden_size"]), topk=topk, experts=experts, loads=loads,
-            inter=int(row["inter_size"]) // int(row["moe_tp_size"]), weight_bytes=form[0],
-            activation_bytes=form[1], gated="nongated" not in row["kernel_source"],
-        )  # fmt: skip
+            tokens=tokens,
+            hidden=int(row["hidden_size"]),
+            topk=topk,
+            experts=experts,
+            loads=loads,
+            inter=int(row["inter_size"]) // int(row["moe_tp_size"]),
+            weight_bytes=form[0],
+            activation_bytes=form[1],
+            gated="nongated" not in row["kernel_source"],
+        )
         for loads in expert_loads(tokens, topk=topk, experts=experts, ranks=here, kind=row["distribution"])
     ]
 
 
 def deepep(path: Path) -> Iterator[CheckedRow | SkippedRow]:
-    """DeepEP's dispatch (fp8) and combine (bf16): what a call takes, its transmission and notification together."""
+    """DeepEP's dispatch (fp8) and combine (bf16): transmission and notification of a call together."""
     for row in _rows(path):
         gpu = engine_gpu(row["system"])
         for part in ("dispatch", "combine"):

@@ -1,6 +1,7 @@
 """Fits the constants of fused attention to the fitting part of the published rows.
 
-Groups whose rows give forward and backward together take what backward loses from a group that has both apart.
+Groups whose rows give forward and backward together take what backward loses from a group that has both
+apart.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _fit(
 
 def _fit_hopper(data: dict[str, Any], report: Callable[[str], None]) -> None:
     for implementation in ("flash", "flash3", "cudnn"):
-        free = ("efficiency_64", "efficiency_128", "efficiency_256", *_SHAPE_FREE)
+        free: tuple[str, ...] = ("efficiency_64", "efficiency_128", "efficiency_256", *_SHAPE_FREE)
         group = f"attention.{implementation}"
         _fit(data, report, "hopper", group, free, _of("hopper", implementation, "forward"))
     group = "attention.flash.backward"
@@ -79,7 +80,7 @@ def _fit_blackwell(data: dict[str, Any], report: Callable[[str], None]) -> None:
 
 
 def _fit_ampere(data: dict[str, Any], report: Callable[[str], None]) -> None:
-    """Most A100 rows give forward and backward together; the few that are apart settle the ratio of the two."""
+    """Most rows give forward and backward together; the few that are apart settle the ratio of the two."""
     entry = data["ampere"]
     for implementation in ("flash", "efficient"):
         forward, backward = f"attention.{implementation}", f"attention.{implementation}.backward"

@@ -1,4 +1,4 @@
-"""Fitted constants of engine calls: one set per compute capability and kernel, none per row, model or shape."""
+"""Fitted constants of engine calls: one set per compute capability and kernel."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def _groups() -> dict[str, dict[str, dict[str, float]]]:
 
 
 def engine_constants(gpu: GpuSpec, kernel: str) -> Mapping[str, float] | None:
-    """Return the constants of *kernel* (such as ``deepep.dispatch``) for the GPU's compute capability, or None."""
+    """Return the constants of *kernel*, such as ``deepep.dispatch``, on *gpu*; None where there are none."""
     return _groups().get(".".join(map(str, gpu.capability)), {}).get(kernel)

@@ -1,7 +1,8 @@
 """DeepEP's dispatch and combine in normal mode: every token to the ranks of its experts, and back.
 
-Between nodes a token goes once to each node by RDMA and is passed on there by NVLink; half of the multiprocessors that
-DeepEP takes send, the others receive (github.com/deepseek-ai/DeepEP, csrc/kernels/internode.cu, intranode.cu).
+Between nodes a token goes once to each node by RDMA and is passed on there by NVLink; half of the
+multiprocessors that DeepEP takes send, the others receive (github.com/deepseek-ai/DeepEP,
+csrc/kernels/internode.cu, intranode.cu).
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ def _none_of(experts: int, group: int, topk: int) -> float:
 def expert_exchange_s(exchange: ExpertExchange, *, constants: Mapping[str, float]) -> float:
     """Return the seconds of the exchange on every rank, its notification included, with even loads.
 
-    ``floor_us``, and ``node_floor_us`` per further node; ``sm_gb_per_s`` is what one multiprocessor passes on by
-    NVLink and ``nvlink_gb_per_s`` what the links do; ``sm_node_gb_per_s`` and ``rdma_gb_per_s`` likewise between
-    nodes; ``rdma_share_4`` and ``rdma_share_8``: the share that the fabric of the measurements kept over 4 and 8
-    nodes. Multiprocessors and wires join by a norm of exponent ``norm``.
+    ``floor_us``, and ``node_floor_us`` per further node; ``sm_gb_per_s`` is what one multiprocessor
+    passes on by NVLink and ``nvlink_gb_per_s`` what the links do; ``sm_node_gb_per_s`` and
+    ``rdma_gb_per_s`` likewise between nodes; ``rdma_share_4`` and ``rdma_share_8``: the share that the
+    fabric of the measurements kept over 4 and 8 nodes. Multiprocessors and wires join by a norm of
+    exponent ``norm``.
     """
     local_us = exchange.tokens * exchange.ranks_per_token * exchange.token_bytes * 1e-3
     sm_us = local_us / (exchange.multiprocessors * constants["sm_gb_per_s"])
@@ -74,7 +76,11 @@ def expert_exchange_s(exchange: ExpertExchange, *, constants: Mapping[str, float
         sent_us = exchange.tokens * exchange.nodes_per_token * exchange.token_bytes * 1e-3
         sm_us += sent_us / (exchange.multiprocessors * constants["sm_node_gb_per_s"])
         remote = (exchange.nodes - 1) / exchange.nodes
-        share = 1.0 if exchange.nodes <= 2 else constants["rdma_share_4" if exchange.nodes <= 4 else "rdma_share_8"]
+        share = (
+            1.0
+            if exchange.nodes <= 2
+            else constants["rdma_share_4" if exchange.nodes <= 4 else "rdma_share_8"]
+        )
         wires_us = sent_us * remote / (constants["rdma_gb_per_s"] * share)
         floor_us += constants["node_floor_us"] * (exchange.nodes - 1)
     return 1e-6 * (floor_us + float((sm_us**norm + wires_us**norm) ** (1.0 / norm)))

@@ -1,4 +1,4 @@
-"""A fused mixture-of-experts layer of TensorRT-LLM: routing, grouped products by the experts' loads, permutation."""
+"""A fused mixture-of-experts layer of TensorRT-LLM: routing, permutation, grouped products by load."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def moe_layer_s(
 ) -> float:
     """Return the seconds of one layer on one rank.
 
-    Two grouped products (see :func:`grouped_product_s`), and what goes around them: ``permute_passes`` over the
-    rows' inputs, ``activation_passes`` over the intermediate, ``finalize_passes`` over the rows' and the tokens'
-    outputs, all at the share ``dram`` of the memory's bandwidth; ``route_ns`` per choice, ``token_ns`` per token,
-    ``expert_ns`` per expert, ``local_expert_ns`` per expert of this rank, and ``floor_us``.
+    Two grouped products (see :func:`grouped_product_s`), and what goes around them: ``permute_passes``
+    over the rows' inputs, ``activation_passes`` over the intermediate, ``finalize_passes`` over the rows'
+    and the tokens' outputs, all at the share ``dram`` of the memory's bandwidth; ``route_ns`` per choice,
+    ``token_ns`` per token, ``expert_ns`` per expert, ``local_expert_ns`` per expert of this rank, and
+    ``floor_us``.
     """
     rows = sum(layer.loads)
     up = (2 if layer.gated else 1) * layer.inter
@@ -62,8 +63,8 @@ def grouped_product_s(
 ) -> float:  # fmt: skip
     """Return the seconds of one product per expert, rows of its load: output tiles in waves, or memory.
 
-    A tile has ``efficiency`` of its share of the peak, half of it at an area of ``small_tile`` elements, and costs
-    ``tile_us`` besides; arithmetic and traffic join by a norm of exponent ``norm``.
+    A tile has ``efficiency`` of its share of the peak, half of it at an area of ``small_tile`` elements,
+    and costs ``tile_us`` besides; arithmetic and traffic join by a norm of exponent ``norm``.
     """
     loads: Sequence[float] = [load for load in layer.loads if load > 0]
     if not loads:
@@ -78,7 +79,13 @@ def grouped_product_s(
         waves = tiles / gpu.sm_count
         waves = waves + 0.5 if waves > _MANY_WAVES else math.ceil(waves)
         area = tile_rows * tile_columns
-        rate = peak_flops_per_s / gpu.sm_count * constants["efficiency"] * area / (area + constants["small_tile"])
+        rate = (
+            peak_flops_per_s
+            / gpu.sm_count
+            * constants["efficiency"]
+            * area
+            / (area + constants["small_tile"])
+        )
         arithmetic_s = waves * (2.0 * area * depth / rate + constants["tile_us"] * 1e-6)
         best = min(best, float((arithmetic_s**norm + memory_s**norm) ** (1.0 / norm)))
     return best

@@ -25,10 +25,10 @@ def prefill_attention_s(
 ) -> float:
     """Return the seconds of one call: the attention kernel, then what the engine does with queries and keys.
 
-    ``query_passes`` and ``key_passes``: how often queries, and keys and values, are read and written once more
-    (rotary embedding, casts, copies into the cache); ``cache_block_us``: how long a thread block takes that writes
-    one token into the cache, ``cache_loop`` of that again for every further 512 elements; ``sequence_us``: the
-    share of a sequence in the schedule that FlashAttention-3 makes first.
+    ``query_passes`` and ``key_passes``: how often queries, and keys and values, are read and written once
+    more (rotary embedding, casts, copies into the cache); ``cache_block_us``: how long a thread block
+    takes that writes one token into the cache, ``cache_loop`` of that again for every further 512
+    elements; ``sequence_us``: the share of a sequence in the schedule that FlashAttention-3 makes first.
     """
     seconds = attention_s(
         shape,

@@ -38,7 +38,7 @@ _OPS: dict[str, tuple[str, bool, int, str, int, int]] = {
 
 @dataclass(frozen=True)
 class _Packed:
-    """Indices of the arguments of packed sequences: offsets of queries and keys, and their greatest lengths."""
+    """Arguments of packed sequences by index: offsets of queries and keys, their greatest lengths."""
 
     offsets_q: int
     offsets_k: int

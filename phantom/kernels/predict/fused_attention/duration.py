@@ -25,16 +25,18 @@ def attention_s(
 ) -> float:
     """Return the seconds of one fused attention kernel (backward: with its pre- and post-processing).
 
-    A thread block owns ``tile_q`` queries of one head (``tile_q_64`` for heads of up to 64; backward: keys of one
-    head, the walk is the mirror image) and visits blocks of ``block_k`` keys; its start and end cost as much as
-    ``overhead_keys`` keys, and where the mask cuts a block ``mask_keys`` more. Blocks are spread over the
-    multiprocessors: the kernel ends after the mean load of one plus ``tail`` of the longest block, and not before
-    that block. Kernels that have ``splits_keys`` share out the keys of a block where few blocks are there. The rate
-    of a multiprocessor is its share of the peak times ``efficiency_<head size>``, interpolated between the sizes
-    given. Arithmetic and memory traffic (queries, keys, values and result once; backward 2.5 times that) overlap by
-    a norm of exponent ``norm``; ``dram`` is the share of the memory's bandwidth, ``l2_gain`` what it gains while
-    all fits ``l2_share`` of the L2. Kernels much longer than ``clock_drop_ms`` run ``clock_drop`` slower: the power
-    limit lowers the clock. *key_item_bytes*: size of an element of keys and values, if it is another.
+    A thread block owns ``tile_q`` queries of one head (``tile_q_64`` for heads of up to 64; backward:
+    keys of one head, the walk is the mirror image) and visits blocks of ``block_k`` keys; its start and
+    end cost as much as ``overhead_keys`` keys, and where the mask cuts a block ``mask_keys`` more. Blocks
+    are spread over the multiprocessors: the kernel ends after the mean load of one plus ``tail`` of the
+    longest block, and not before that block. Kernels that have ``splits_keys`` share out the keys of a
+    block where few blocks are there. The rate of a multiprocessor is its share of the peak times
+    ``efficiency_<head size>``, interpolated between the sizes given. Arithmetic and memory traffic
+    (queries, keys, values and result once; backward 2.5 times that) overlap by a norm of exponent
+    ``norm``; ``dram`` is the share of the memory's bandwidth, ``l2_gain`` what it gains while all fits
+    ``l2_share`` of the L2. Kernels much longer than ``clock_drop_ms`` run ``clock_drop`` slower: the
+    power limit lowers the clock. *key_item_bytes*: size of an element of keys and values, if it is
+    another.
     """
     if min(shape.heads, shape.q_tokens, shape.kv_tokens) <= 0:
         return constants["floor_us"] * 1e-6
@@ -73,9 +75,7 @@ def _tile_q(shape: AttentionShape, constants: Mapping[str, float]) -> int:
     return int(constants["tile_q"])
 
 
-def _span_keys(
-    shape: AttentionShape, tile_q: int, gpu: GpuSpec, constants: Mapping[str, float]
-) -> float:
+def _span_keys(shape: AttentionShape, tile_q: int, gpu: GpuSpec, constants: Mapping[str, float]) -> float:
     """Keys that the busiest multiprocessor visits, overheads included."""
     overhead = constants["overhead_keys"]
     if shape.causal or shape.window is not None:
@@ -95,16 +95,16 @@ def _span_keys(
         longest = max(longest, found.longest + overhead)
         blocks += count * found.tiles * shape.heads
     splits = 1
-    if constants.get("splits_keys") and not shape.backward and not shape.dropout:
-        if blocks < _SPLIT_BELOW * gpu.sm_count:
-            splits = max(1, min(gpu.sm_count // blocks, _MAX_SPLITS))
+    may_split = constants.get("splits_keys") and not shape.backward and not shape.dropout
+    if may_split and blocks < _SPLIT_BELOW * gpu.sm_count:
+        splits = max(1, min(gpu.sm_count // blocks, _MAX_SPLITS))
     total = visited + (splits - 1) * blocks / shape.heads * overhead
     longest = (longest - overhead) / splits + overhead
     return max(total * shape.heads / gpu.sm_count + constants["tail"] * longest, longest)
 
 
 def head_size_efficiency(shape: AttentionShape, constants: Mapping[str, float]) -> float:
-    """Share of the peak at the shape's head size: the mean of those of queries and of values (MLA: 192 and 128)."""
+    """Share of the peak at the mean of the head sizes of queries and of values (MLA: 192 and 128)."""
     head_dim = (shape.head_dim + shape.v_head_dim) / 2
     points = [
         (size, constants[name])

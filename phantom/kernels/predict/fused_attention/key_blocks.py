@@ -12,7 +12,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class KeyVisits:
-    """Of one head of one sequence: query tiles, keys that they visit together, and the most that one visits."""
+    """Of one head of one sequence: query tiles, keys visited by all of them, and the most that one visits."""
 
     tiles: int
     keys: int

@@ -11,8 +11,8 @@ class AttentionShape:
     """One attention call: *batch* sequences, query and key/value heads, lengths and head sizes (elements).
 
     *window*: keys before and after a query's own position that it sees, None on a side without a limit.
-    *sequences*: (query length, key length) of every packed sequence, where they are known; *batch*, *q_len* and
-    *kv_len* are then their count and their mean lengths.
+    *sequences*: (query length, key length) of every packed sequence, where they are known; *batch*,
+    *q_len* and *kv_len* are then their count and their mean lengths.
     """
 
     batch: int
