@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from netsim.calibrate import Fit, errors, fit, timing_lines
+from netsim.calibrate.fit import Fit, errors, fit, timing_lines
+from netsim.calibrate.measurements import Measurement, a100_all_reduce, measurement_of, nccl_table
 from netsim.cluster import load_cluster
-from netsim.measurements import Measurement, a100_all_reduce, measurement_of, nccl_table
-from netsim.nccl_timing import CHANNEL_US, default_timing, nccl_constants_as_timing
-from netsim.spec import ClusterSpec, ProtocolTiming
+from netsim.cluster.spec import ClusterSpec, ProtocolTiming
+from netsim.cluster.timing_defaults import CHANNEL_US, default_timing, nccl_constants_as_timing
 
 SIZE_CLASSES = (
     (0, 1 << 16, "< 64 KiB"),

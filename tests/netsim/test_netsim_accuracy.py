@@ -14,7 +14,7 @@ from netsim.accuracy import (
     cluster_of,
     rows_of_source,
 )
-from netsim.calibrate import errors
+from netsim.calibrate.fit import errors
 from netsim.cluster import load_cluster
 
 

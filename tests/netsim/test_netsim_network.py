@@ -110,8 +110,8 @@ def test_rollback_replays_to_the_same_end() -> None:
 
 
 def test_caches_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netsim.collectives.PLAN_ENTRIES", 2_000)
-    monkeypatch.setattr("netsim.sharing.MEMO_FLOWS", 200)
+    monkeypatch.setattr("netsim.nccl.collectives.PLAN_ENTRIES", 2_000)
+    monkeypatch.setattr("netsim.sharing.active.MEMO_FLOWS", 200)
     net = network()
     for i in range(300):
         net.start(i, all_reduce(range(16), (1 << 20) + 4 * i), i * 10**12)

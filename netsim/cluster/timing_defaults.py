@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netsim.nccl_constants import BASE_LATENCY_US, HOP_LATENCY_US, PROTOCOLS
-from netsim.spec import GpuSpec, NodeSpec, ProtocolTiming
+from netsim.cluster.spec import GpuSpec, NodeSpec, ProtocolTiming
+from netsim.nccl.constants import BASE_LATENCY_US, HOP_LATENCY_US, PROTOCOLS
 
 TIMING_KEYS = (
     "tree_ll",

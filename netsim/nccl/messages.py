@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsim.balanced import balanced_between
 from netsim.errors import OperationError
-from netsim.nccl_model import Environment, TuningModel
+from netsim.fabric.balanced import balanced_between
+from netsim.fabric.topology import Topology
+from netsim.fabric.wiring import Hop
+from netsim.nccl.tuning import Environment, TuningModel
 from netsim.operation import Operation
 from netsim.parts import Part, Shape
-from netsim.topology import Hop, Topology
 
 NET_BANDWIDTH_PER_CHANNEL = 14e9
 """NCCL_P2P_PER_CHANNEL_NET_BW: a message gets ceil(NIC bandwidth / this) channels (NVIDIA/nccl

@@ -8,35 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from netsim.errors import ClusterError
-from netsim.gpus import known_gpus
-from netsim.schema import Table
-from netsim.sections import (
-    HOST_DEFAULTS_S,
+from netsim.cluster.gpus import known_gpus
+from netsim.cluster.schema import Table
+from netsim.cluster.sections import (
     degrade_section,
     fabric_section,
     host_section,
     nccl_section,
     node_section,
 )
-from netsim.spec import ClusterSpec, GpuSpec
-
-__all__ = [
-    "HOST_DEFAULTS_S",
-    "ClusterSpec",
-    "gpu_preset",
-    "gpu_presets",
-    "list_presets",
-    "load_cluster",
-    "parse_cluster",
-]
+from netsim.cluster.spec import ClusterSpec, GpuSpec
+from netsim.errors import ClusterError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # the same parser under its older name
     import tomli as tomllib
 
-PRESETS = Path(__file__).parent / "presets"
+PRESETS = Path(__file__).parents[1] / "presets"
 PEAKS = ("float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8", "float4", "int8")
 
 

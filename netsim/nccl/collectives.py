@@ -12,24 +12,20 @@ from itertools import pairwise
 import numpy as np
 
 from netsim.errors import OperationError
-from netsim.messages import EMPTY, MessageParts
-from netsim.nccl_model import Environment, Pick, TuningModel
-from netsim.nccl_search import GroupShape
-from netsim.operation import COLLECTIVE_KINDS, Choice, Operation, bus_factor
+from netsim.fabric.topology import Topology
+from netsim.nccl.messages import EMPTY, MessageParts
+from netsim.nccl.search import GroupShape
+from netsim.nccl.startup import hops, startup_us, transfer_cap
+from netsim.nccl.trees import double_tree_edges
+from netsim.nccl.tuning import Environment, Pick, TuningModel
+from netsim.operation import COLLECTIVES, Choice, Operation, bus_factor
 from netsim.parts import Part, Shape
-from netsim.timing import hops, startup_us, transfer_cap
-from netsim.topology import Topology
-from netsim.trees import double_tree_edges
 
 WIRE_FACTOR = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
 """Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 8 bytes of 128 (NCCL
 `device.h`).
 """
 
-
-IN_PLACE_KINDS = frozenset({"all_reduce", "broadcast", "reduce", "barrier"})
-"""PyTorch gives NCCL one buffer for these, and NCCL with one rank then launches nothing (NVIDIA/nccl
-`src/enqueue.cc`, taskAppend and ncclLaunchOneRank); the others copy from one buffer to the other."""
 
 PLAN_ENTRIES = 2_000_000
 """Bound on the plans kept, in links of all their flows: about 100 MB."""
@@ -84,7 +80,7 @@ class Planner:
     def pick(self, op: Operation) -> Pick:
         """NCCL's choice for a collective of at least two ranks."""
         kind, size = _effective(op)
-        narrow = op.dtype.startswith("float8") and kind in ("all_reduce", "reduce_scatter", "reduce")
+        narrow = op.dtype.startswith("float8") and COLLECTIVES[kind].reduces
         return self.model(self.group(op.ranks)).choose(kind, size, narrow_reduction=narrow)
 
     def choice(self, op: Operation) -> Choice:
@@ -107,7 +103,7 @@ class Planner:
             return Choice(
                 algorithm=name, protocol="-", channels=0, threads=0, bus_factor=factor, estimate_s=estimate
             )
-        if op.kind in ("all_to_all", "gather", "scatter"):
+        if COLLECTIVES[op.kind].grouped:
             channels = self._messages.channels(self.model(self.group(op.ranks)))
             return Choice(
                 algorithm="send_recv",
@@ -173,18 +169,19 @@ class Planner:
             return self._messages.message(op)
         if op.kind == "transfer":
             return self._messages.host_copy(op)
-        if op.kind not in COLLECTIVE_KINDS:
+        traits = COLLECTIVES.get(op.kind)
+        if traits is None:
             raise OperationError(
-                f"unknown kind {op.kind!r}; allowed: {', '.join(COLLECTIVE_KINDS)}, p2p, transfer"
+                f"unknown kind {op.kind!r}; allowed: {', '.join(COLLECTIVES)}, p2p, transfer"
             )
         group = self.group(op.ranks)
         if self._hosted(op):
             return self._messages.gloo(op, group.members)
         if group.shape.ranks < 2:
-            if op.kind in IN_PLACE_KINDS:
+            if traits.in_place:
                 return [Part(0, None, EMPTY)]
             return [self._messages.local_copy(op.size_bytes)]
-        if op.kind in ("all_to_all", "gather", "scatter"):
+        if traits.grouped:
             return self._messages.exchange(op, self.model(group))
         return [self._collective(op, group)]
 
@@ -193,7 +190,7 @@ class Planner:
         pick = self.pick(op)
         model = self.model(group)
         latency_us = startup_us(model, kind, pick) + group.path_us * hops(model, kind, pick.algorithm)[1]
-        root = op.root if kind in ("broadcast", "reduce") else -1
+        root = op.root if COLLECTIVES[kind].rooted else -1
         key = (kind, pick.algorithm, pick.protocol, op.ranks, root)
         loads = self._loads.get(key)
         if loads is None:
@@ -211,8 +208,10 @@ class Planner:
         r, nodes = group.shape.ranks, group.shape.nodes
         factor = bus_factor(kind, r)
         if algorithm == "ring":
-            if kind in ("broadcast", "reduce"):
-                loads.chain(group.ranks[root] if 0 <= root < r else group.ranks[0], reverse=kind == "reduce")
+            if COLLECTIVES[kind].rooted:
+                loads.chain(
+                    group.ranks[root] if 0 <= root < r else group.ranks[0], reverse=COLLECTIVES[kind].reduces
+                )
             else:
                 loads.ring(factor)
         elif algorithm == "tree":
@@ -292,7 +291,9 @@ class _Loads:
                 self.add([(self.topology.nvlink_out[rank], 1.0), (self.topology.nvlink_in[rank], 1.0)], load)
             return
         order = sorted(members)
-        per_edge = load * len(order) / (len(order) if load_closes(load) else max(1, len(order) - 1))
+        # From a load of 1 per GPU on it is a closed ring; below, a chain.
+        edges = len(order) if load >= 1.0 else max(1, len(order) - 1)
+        per_edge = load * len(order) / edges
         for a, b in zip(order, order[1:] + order[:1]):
             self.add(self.topology.path(a, b), per_edge)
 
@@ -364,8 +365,3 @@ class _Loads:
             for i in range(count):
                 self.between(i, (i + distance) % count, load * pieces / count)
             distance *= 2
-
-
-def load_closes(load: float) -> bool:
-    """Whether a load inside a domain is that of a closed ring (1 or more per GPU)."""
-    return load >= 1.0

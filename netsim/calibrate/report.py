@@ -1,7 +1,7 @@
 """`phantom cluster calibrate`: fits a cluster to nccl-tests logs and says how well, per size and
 cross-validated.
 
-python -m netsim.calibration_report --base h100-dgx --nccl-log FILE... [--out mine.toml]
+python -m netsim.calibrate.report --base h100-dgx --nccl-log FILE... [--out mine.toml]
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from netsim.calibrate import Fit, errors, fit, toml_of
+from netsim.calibrate.fit import Fit, errors, fit, toml_of
+from netsim.calibrate.measurements import Measurement, parse_nccl_tests
 from netsim.cluster import load_cluster
+from netsim.cluster.spec import ClusterSpec
 from netsim.errors import ClusterError, NetsimError
-from netsim.measurements import Measurement, parse_nccl_tests
-from netsim.spec import ClusterSpec
 
 FOLDS = 5
 
@@ -99,7 +99,7 @@ def calibrate_files(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 if it went well, 2 for wrong input."""
     parser = argparse.ArgumentParser(
-        prog="python -m netsim.calibration_report", description="Fit a cluster to logs."
+        prog="python -m netsim.calibrate.report", description="Fit a cluster to logs."
     )
     parser.add_argument("--base", required=True, help="preset or cluster file to start from")
     parser.add_argument(

@@ -8,9 +8,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from netsim.blocks import Block, ManyBlock
-from netsim.maxmin import solve
 from netsim.parts import Floats, Ints, Shape
+from netsim.sharing.blocks import Block, ManyBlock
+from netsim.sharing.maxmin import solve
 
 MEMO_FLOWS = 1_000_000
 """Bound on the solutions kept, in flows: 8 MB."""
@@ -44,7 +44,6 @@ class Sharing:
         self._memo: dict[tuple[tuple[bytes, int], ...], list[Floats]] = {}
         self._local = np.zeros(len(capacity), dtype=np.int64)
         self._memo_flows = 0
-        self.solves = 0
 
     def intern(self, shape: Shape) -> Shape:
         """The one object for shapes that are equal."""
@@ -130,7 +129,6 @@ class Sharing:
         key = tuple((unit.key, len(unit.blocks)) for unit in units)
         levels = self._memo.get(key)
         if levels is None:
-            self.solves += 1
             levels = self._levels(units)
             self._memo_flows += sum(len(level) for level in levels) + 16
             if self._memo_flows > MEMO_FLOWS:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from netsim.topology import Hop, Topology
+from netsim.fabric.topology import Topology
+from netsim.fabric.wiring import Hop
 
 
 def balanced_between(

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from netsim import nccl_constants as k
+from netsim.cluster.spec import ClusterSpec
 from netsim.errors import ClusterError
-from netsim.nccl_search import Graphs, GroupShape, search
-from netsim.spec import ClusterSpec
+from netsim.nccl import constants as k
+from netsim.nccl.search import Graphs, GroupShape, search
+from netsim.operation import COLLECTIVES
 
 ORDER = tuple((a, p) for a in ("tree", "ring", "nvls", "nvlstree", "pat") for p in k.PROTOCOLS)
 _BY_KIND = {
@@ -128,10 +129,7 @@ class TuningModel:
 
     def steps(self, kind: str) -> int:
         """Ring steps of a collective."""
-        r = self.shape.ranks
-        return (
-            2 * (r - 1) if kind == "all_reduce" else r - 1 if kind in ("all_gather", "reduce_scatter") else r
-        )
+        return COLLECTIVES[kind].ring_steps(self.shape.ranks)
 
     def available(self, kind: str, algorithm: str, protocol: str, *, forced: bool = True) -> bool:
         """Whether NCCL may use this pair; `forced` applies NCCL_ALGO and NCCL_PROTO."""
@@ -230,10 +228,10 @@ class TuningModel:
         net += self.cluster.nccl.net_latency_us * (2 if protocol == "simple" else 1)
         base = k.base_latency_us(algorithm, protocol, self.version)
         if algorithm == "ring":
-            if kind in ("broadcast", "reduce"):
+            if COLLECTIVES[kind].rooted:
                 return base + (net if n > 1 else intra)
             steps = self.steps(kind)
-            crossing = 0 if n == 1 else 2 * (n - 1) if kind == "all_reduce" else n - 1
+            crossing = COLLECTIVES[kind].ring_rounds * (n - 1)
             if self.version <= (2, 21) and n > 1 and kind == "all_reduce":
                 crossing = 2 * n
             overhead = 0.0 if n == 1 else self._overhead * (3 if protocol == "simple" else 1)

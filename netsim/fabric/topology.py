@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
-from dataclasses import dataclass
-
+from netsim.cluster.spec import ClusterSpec
 from netsim.errors import ClusterError, OperationError
-from netsim.fabric import Fabric, make_fabric
-from netsim.spec import ClusterSpec
-
-Hop = tuple[int, float]
-"""A link id with the share of the flow's bytes that crosses it."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """One direction of a cable or bus. `bundle` marks the sum of parallel links that sprayed packets use."""
-
-    name: str
-    capacity_bytes_per_s: float
-    latency_s: float
-    bundle: bool = False
+from netsim.fabric.fabric import Fabric, make_fabric
+from netsim.fabric.wiring import Hop, Wiring
 
 
 class Topology:
@@ -45,68 +30,19 @@ class Topology:
         self.nodes = nodes
         self.gpus_per_node = gpus_per_node
         self.world_size = nodes * gpus_per_node
-        self.links: list[Link] = []
-        self.index: dict[str, int] = {}
-        self._degraded: set[str] = set()
+        self.wiring = Wiring(cluster, nodes=nodes, gpus_per_node=gpus_per_node)
+        self.links = self.wiring.links
+        self.index = self.wiring.index
         self._exits: dict[tuple[int, int], list[Hop]] = {}
         self._entries: dict[tuple[int, int], list[Hop]] = {}
         self.domain_nodes = cluster.node.nvlink.domain_nodes if cluster.node.nvlink.kind != "none" else 1
         self._build_servers()
-        self.fabric: Fabric = make_fabric(self)
-        self._check_degrade()
+        self.fabric: Fabric = make_fabric(self.wiring)
+        self.wiring.check_degrade()
         self.capacity: list[float] = [link.capacity_bytes_per_s for link in self.links]
         self._alive = [self._nic_alive(i) for i in range(nodes * cluster.node.nics)]
 
     # Building
-
-    def add(
-        self, source: str, destination: str, capacity: float, latency: float, *, bundle: bool = False
-    ) -> int:
-        """Add a directed link after applying `[degrade]`; return its id."""
-        name = f"{source}->{destination}"
-        if not bundle:
-            capacity *= self.degrade_factor(source, destination)
-        self.index[name] = len(self.links)
-        self.links.append(Link(name, capacity, latency, bundle))
-        return len(self.links) - 1
-
-    def degrade_factor(self, source: str, destination: str) -> float:
-        """Product of the `[degrade] links` factors whose pattern fits this link or one of its ends."""
-        factor = 1.0
-        for pattern, value in self.cluster.degrade.links.items():
-            names = (
-                f"{source}->{destination}",
-                f"{source}<->{destination}",
-                f"{destination}<->{source}",
-                source,
-                destination,
-            )
-            if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                self._degraded.add(pattern)
-                factor *= value
-        return factor
-
-    def _check_degrade(self) -> None:
-        source = self.cluster.source
-        for pattern, value in self.cluster.degrade.links.items():
-            if pattern not in self._degraded:
-                some = ", ".join(link.name for link in self.links[:: max(1, len(self.links) // 6)][:6])
-                raise ClusterError(
-                    f"{source}: degrade.links.{pattern} = {value}: no such link; links are named like {some}"
-                )
-        for key, numbers, limit in (
-            ("gpus", self.cluster.degrade.gpus, self.world_size),
-            ("hosts", self.cluster.degrade.hosts, self.nodes),
-        ):
-            for number, value in numbers.items():
-                if number >= limit:
-                    raise ClusterError(f"{source}: degrade.{key}.{number} = {value}: must be below {limit}")
-        for i, flow in enumerate(self.cluster.degrade.background):
-            if max(flow.source, flow.destination) >= self.world_size:
-                raise ClusterError(
-                    f"{source}: degrade.background[{i}] = {flow.source} to {flow.destination}: "
-                    f"ranks must be below {self.world_size}"
-                )
 
     def _build_servers(self) -> None:
         node, gpu_count = self.cluster.node, self.gpus_per_node
@@ -130,35 +66,37 @@ class Topology:
                     if self.domain_nodes > 1:
                         center = f"domain{n // self.domain_nodes}/nvswitch"
                     self.nvlink_out.append(
-                        self.add(gpu, center, nvlink.bandwidth_bytes_per_s, nvlink.latency_s)
+                        self.wiring.add(gpu, center, nvlink.bandwidth_bytes_per_s, nvlink.latency_s)
                     )
                     self.nvlink_in.append(
-                        self.add(center, gpu, nvlink.bandwidth_bytes_per_s, nvlink.latency_s)
+                        self.wiring.add(center, gpu, nvlink.bandwidth_bytes_per_s, nvlink.latency_s)
                     )
-                self.pcie_up.append(self.add(gpu, switch, pcie.bandwidth_bytes_per_s, pcie.latency_s))
-                self.pcie_down.append(self.add(switch, gpu, pcie.bandwidth_bytes_per_s, pcie.latency_s))
+                self.pcie_up.append(self.wiring.add(gpu, switch, pcie.bandwidth_bytes_per_s, pcie.latency_s))
+                self.pcie_down.append(
+                    self.wiring.add(switch, gpu, pcie.bandwidth_bytes_per_s, pcie.latency_s)
+                )
             for s in range(self.switches):
                 switch, socket = f"{name}/pcie{s}", f"{name}/cpu{self.socket_of_switch(s)}"
                 self.switch_up.append(
-                    self.add(switch, socket, pcie.host_bandwidth_bytes_per_s, pcie.latency_s)
+                    self.wiring.add(switch, socket, pcie.host_bandwidth_bytes_per_s, pcie.latency_s)
                 )
                 self.switch_down.append(
-                    self.add(socket, switch, pcie.host_bandwidth_bytes_per_s, pcie.latency_s)
+                    self.wiring.add(socket, switch, pcie.host_bandwidth_bytes_per_s, pcie.latency_s)
                 )
             for s in range(node.sockets):
                 # One link out of each socket towards the others.
                 self.socket_out.append(
-                    self.add(
+                    self.wiring.add(
                         f"{name}/cpu{s}", f"{name}/interconnect", node.socket_bandwidth_bytes_per_s, 0.3e-6
                     )
                 )
             for i in range(node.nics):
                 switch = f"{name}/pcie{self.switch_of_nic(i)}"
                 self.nic_up.append(
-                    self.add(switch, f"{name}/nic{i}", 2 * pcie.bandwidth_bytes_per_s, pcie.latency_s)
+                    self.wiring.add(switch, f"{name}/nic{i}", 2 * pcie.bandwidth_bytes_per_s, pcie.latency_s)
                 )
                 self.nic_down.append(
-                    self.add(f"{name}/nic{i}", switch, 2 * pcie.bandwidth_bytes_per_s, pcie.latency_s)
+                    self.wiring.add(f"{name}/nic{i}", switch, 2 * pcie.bandwidth_bytes_per_s, pcie.latency_s)
                 )
 
     def socket_of_switch(self, switch: int) -> int:

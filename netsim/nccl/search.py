@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from netsim import nccl_constants as k
-from netsim.spec import ClusterSpec
+from netsim.cluster.spec import ClusterSpec
+from netsim.nccl import constants as k
 
 
 @dataclass(frozen=True)

@@ -164,13 +164,6 @@ class SingleBlock(Block):
         assert self.shape is not None
         return self.shape.links, self.shape.loads * (entry[2] * self.weight)
 
-    def remaining_at(self, now_ps: int) -> float:
-        """Bytes still to carry."""
-        if not self.history:
-            return self.size
-        time, remaining, level = self.history[-1]
-        return max(0.0, remaining - level * self.weight * ((now_ps - time) * PS))
-
 
 class ManyBlock(Block):
     """Independent flows of one operation, as arrays."""
@@ -233,12 +226,3 @@ class ManyBlock(Block):
 
     def active_key(self) -> bytes:
         return np.packbits(self.open).tobytes()
-
-    def remaining_at(self, now_ps: int) -> Floats:
-        """Bytes still to carry, by flow."""
-        if not self.history:
-            return self.sizes
-        assert self.shape is not None
-        time, remaining, level, _ = self.history[-1]
-        left = np.maximum(0.0, remaining - level * self.shape.weights * ((now_ps - time) * PS))
-        return np.where(self.open, left, 0.0)

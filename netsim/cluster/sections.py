@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from netsim.nccl_timing import CHANNEL_INTER_US, CHANNEL_US, RING_TAIL, TIMING_KEYS, default_timing
-from netsim.schema import Table
-from netsim.spec import (
+from netsim.cluster.schema import Table
+from netsim.cluster.spec import (
     BackgroundFlow,
     DegradeSpec,
     FabricLink,
@@ -19,6 +18,13 @@ from netsim.spec import (
     NvlinkSpec,
     PcieSpec,
     ProtocolTiming,
+)
+from netsim.cluster.timing_defaults import (
+    CHANNEL_INTER_US,
+    CHANNEL_US,
+    RING_TAIL,
+    TIMING_KEYS,
+    default_timing,
 )
 
 FABRIC_KINDS = ("rail-fat-tree", "fat-tree", "single-switch", "torus", "direct-connect", "graph", "none")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from netsim.spec import ClusterSpec
-from netsim.topology import Topology
+from netsim.cluster.spec import ClusterSpec
+from netsim.fabric.topology import Topology
 
 LAYERS = ("spine", "leaf", "nic", "interconnect", "cpu", "pcie", "gpu", "nvswitch")
 COLORS = {
@@ -53,7 +53,7 @@ def edges_of(topology: Topology) -> list[Edge]:
         if link.bundle:
             continue
         a, b = link.name.split("->")
-        factor = topology.degrade_factor(a, b)
+        factor = topology.wiring.degrade_factor(a, b)
         nominal = link.capacity_bytes_per_s / factor if factor > 0 else 0.0
         known = found.get((b, a))
         if known is None:
@@ -65,7 +65,7 @@ def edges_of(topology: Topology) -> list[Edge]:
 
 def _is_slowed(topology: Topology, edge: Edge) -> bool:
     a, b = edge.ends
-    return min(topology.degrade_factor(a, b), topology.degrade_factor(b, a)) < 1.0
+    return min(topology.wiring.degrade_factor(a, b), topology.wiring.degrade_factor(b, a)) < 1.0
 
 
 def text(cluster: ClusterSpec, *, nodes: int = 2, gpus_per_node: int | None = None) -> str:

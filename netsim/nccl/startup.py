@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 
-from netsim import nccl_constants as k
-from netsim.nccl_model import Pick, TuningModel
+from netsim.nccl import constants as k
+from netsim.nccl.tuning import Pick, TuningModel
+from netsim.operation import COLLECTIVES
 
 
 def startup_us(model: TuningModel, kind: str, pick: Pick) -> float:
@@ -38,10 +39,10 @@ def hops(model: TuningModel, kind: str, algorithm: str) -> tuple[float, float]:
     shape = model.shape
     n = shape.nodes
     if algorithm == "ring":
-        if kind in ("broadcast", "reduce"):
+        if COLLECTIVES[kind].rooted:
             return float(shape.ranks - n), float(n - 1)
         steps = model.steps(kind)
-        crossing = 0 if n == 1 else 2 * (n - 1) if kind == "all_reduce" else n - 1
+        crossing = COLLECTIVES[kind].ring_rounds * (n - 1)
         return float(steps - crossing), float(crossing)
     depth = math.floor(math.log2(n)) if n > 1 else 0
     if algorithm == "tree":

@@ -10,7 +10,7 @@ from pathlib import Path
 from netsim.errors import ClusterError
 from netsim.operation import bus_factor
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 LAUNCH_US = 3.9
 """Host time of nccl-tests per GPU that one process drives: its floor at small sizes (2 GPUs 8.5 us, 8 GPUs

@@ -15,7 +15,7 @@ if sys.version_info >= (3, 11):
 else:  # the same parser under its older name
     import tomli as tomllib
 
-GPUS_FILE = Path(__file__).parent / "data" / "gpus.toml"
+GPUS_FILE = Path(__file__).parents[1] / "data" / "gpus.toml"
 _IDENTITY = ("title", "aliases", "architecture", "pcie_bytes_per_s", "source")
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsim.blocks import PS, Flight
 from netsim.parts import Floats, Ints
+from netsim.sharing.blocks import PS, Flight
 
 FIRST_BIN_PS = 1_000_000
 MOST_CELLS = 2_000_000

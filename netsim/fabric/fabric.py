@@ -5,12 +5,10 @@ hashed ECMP.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from netsim.errors import ClusterError, OperationError
-
-if TYPE_CHECKING:
-    from netsim.topology import Hop, Topology
+from netsim.fabric.wiring import Hop, Wiring
 
 
 class Fabric(Protocol):
@@ -42,22 +40,22 @@ def mix(*values: int) -> int:
     return state
 
 
-def make_fabric(topology: Topology) -> Fabric:
-    """Build the fabric that the cluster describes and add its links to `topology`."""
-    kind = topology.cluster.fabric.kind
+def make_fabric(wiring: Wiring) -> Fabric:
+    """Build the fabric that the cluster describes and add its links to `wiring`."""
+    kind = wiring.cluster.fabric.kind
     if kind in ("rail-fat-tree", "fat-tree"):
-        return LeafSpine(topology, rails=kind == "rail-fat-tree")
+        return LeafSpine(wiring, rails=kind == "rail-fat-tree")
     if kind == "single-switch":
-        return SingleSwitch(topology)
-    return GraphFabric(topology)
+        return SingleSwitch(wiring)
+    return GraphFabric(wiring)
 
 
 class _Ports:
     """NIC ports towards their switches."""
 
-    def __init__(self, topology: Topology) -> None:
-        node = topology.cluster.node
-        self.topology = topology
+    def __init__(self, wiring: Wiring) -> None:
+        node = wiring.cluster.node
+        self.wiring = wiring
         self.nics = node.nics
         self.port_bandwidth = node.nic_bandwidth_bytes_per_s * node.nic_efficiency
         self.port_out: list[int] = []
@@ -66,9 +64,9 @@ class _Ports:
     def add_port(self, nic: int, switch: str) -> None:
         """Wire NIC `nic` to `switch`."""
         name = f"node{nic // self.nics}/nic{nic % self.nics}"
-        latency = self.topology.cluster.node.nic_latency_s
-        self.port_out.append(self.topology.add(name, switch, self.port_bandwidth, latency))
-        self.port_in.append(self.topology.add(switch, name, self.port_bandwidth, latency))
+        latency = self.wiring.cluster.node.nic_latency_s
+        self.port_out.append(self.wiring.add(name, switch, self.port_bandwidth, latency))
+        self.port_in.append(self.wiring.add(switch, name, self.port_bandwidth, latency))
 
     def rail_of(self, nic: int) -> int:
         """All NICs are equally near."""
@@ -82,9 +80,9 @@ class _Ports:
 class SingleSwitch(_Ports):
     """Every NIC on one switch that never blocks."""
 
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology)
-        for nic in range(topology.nodes * self.nics):
+    def __init__(self, wiring: Wiring) -> None:
+        super().__init__(wiring)
+        for nic in range(wiring.nodes * self.nics):
             self.add_port(nic, "switch")
 
     def route(self, source: int, destination: int, key: int) -> list[Hop]:
@@ -98,20 +96,20 @@ class LeafSpine(_Ports):
     Spraying uses the sum of a leaf's working uplinks as one bundle; ECMP hashes a flow to one working spine.
     """
 
-    def __init__(self, topology: Topology, *, rails: bool) -> None:
-        super().__init__(topology)
-        fabric = topology.cluster.fabric
+    def __init__(self, wiring: Wiring, *, rails: bool) -> None:
+        super().__init__(wiring)
+        fabric = wiring.cluster.fabric
         self.rails = rails
         self.nodes_per_leaf = fabric.nodes_per_leaf
         self.spray = fabric.routing == "spray"
-        groups = -(-topology.nodes // fabric.nodes_per_leaf)
+        groups = -(-wiring.nodes // fabric.nodes_per_leaf)
         self.groups = groups
         names = (
             [f"leaf{r}.{g}" for r in range(self.nics) for g in range(groups)]
             if rails
             else [f"leaf{g}" for g in range(groups)]
         )
-        self.leaf = [self.leaf_of(nic) for nic in range(topology.nodes * self.nics)]
+        self.leaf = [self.leaf_of(nic) for nic in range(wiring.nodes * self.nics)]
         for nic, leaf in enumerate(self.leaf):
             self.add_port(nic, names[leaf])
         self.up: list[list[int]] = []
@@ -121,19 +119,19 @@ class LeafSpine(_Ports):
         if len(names) == 1:
             return
         per_leaf = fabric.nodes_per_leaf * (1 if rails else self.nics)
-        total = per_leaf * fabric.link_bandwidth_bytes_per_s * topology.cluster.node.nic_efficiency
+        total = per_leaf * fabric.link_bandwidth_bytes_per_s * wiring.cluster.node.nic_efficiency
         each = total / fabric.oversubscription / fabric.spines
         latency = fabric.hop_latency_s
         for name in names:
-            self.up.append([topology.add(name, f"spine{s}", each, latency) for s in range(fabric.spines)])
-            self.down.append([topology.add(f"spine{s}", name, each, latency) for s in range(fabric.spines)])
+            self.up.append([wiring.add(name, f"spine{s}", each, latency) for s in range(fabric.spines)])
+            self.down.append([wiring.add(f"spine{s}", name, each, latency) for s in range(fabric.spines)])
         for leaf, name in enumerate(names):
             for bundle, members, ends in (
                 (self.up_bundle, self.up[leaf], (name, "spines")),
                 (self.down_bundle, self.down[leaf], ("spines", name)),
             ):
-                capacity = sum(topology.links[i].capacity_bytes_per_s for i in members)
-                bundle.append(topology.add(*ends, capacity, latency, bundle=True))
+                capacity = sum(wiring.links[i].capacity_bytes_per_s for i in members)
+                bundle.append(wiring.add(*ends, capacity, latency, bundle=True))
 
     def leaf_of(self, nic: int) -> int:
         """Index of a NIC's leaf."""
@@ -154,29 +152,25 @@ class LeafSpine(_Ports):
         a, b = self.leaf[source], self.leaf[destination]
         if a == b:
             return [(self.port_out[source], 1.0), (self.port_in[destination], 1.0)]
-        hops: list[Hop] = [(self.port_out[source], 1.0)]
-        if a != b:
-            links = self.topology.links
-            if self.spray:
-                up, down = self.up_bundle[a], self.down_bundle[b]
-                if not (links[up].capacity_bytes_per_s > 0 and links[down].capacity_bytes_per_s > 0):
-                    raise OperationError(
-                        f"no working path {links[up].name} and {links[down].name} ([degrade] links)"
-                    )
-                hops += [(up, 1.0), (down, 1.0)]
-            else:
-                alive = [
-                    s
-                    for s in range(len(self.up[a]))
-                    if links[self.up[a][s]].capacity_bytes_per_s > 0
-                    and links[self.down[b][s]].capacity_bytes_per_s > 0
-                ]
-                if not alive:
-                    raise OperationError(f"no working spine between leaves {a} and {b} ([degrade] links)")
-                spine = alive[mix(source, destination, key) % len(alive)]
-                hops += [(self.up[a][spine], 1.0), (self.down[b][spine], 1.0)]
-        hops.append((self.port_in[destination], 1.0))
-        return hops
+        links = self.wiring.links
+        if self.spray:
+            up, down = self.up_bundle[a], self.down_bundle[b]
+            if not (links[up].capacity_bytes_per_s > 0 and links[down].capacity_bytes_per_s > 0):
+                raise OperationError(
+                    f"no working path {links[up].name} and {links[down].name} ([degrade] links)"
+                )
+        else:
+            alive = [
+                s
+                for s in range(len(self.up[a]))
+                if links[self.up[a][s]].capacity_bytes_per_s > 0
+                and links[self.down[b][s]].capacity_bytes_per_s > 0
+            ]
+            if not alive:
+                raise OperationError(f"no working spine between leaves {a} and {b} ([degrade] links)")
+            spine = alive[mix(source, destination, key) % len(alive)]
+            up, down = self.up[a][spine], self.down[b][spine]
+        return [(self.port_out[source], 1.0), (up, 1.0), (down, 1.0), (self.port_in[destination], 1.0)]
 
 
 class GraphFabric(_Ports):
@@ -186,9 +180,9 @@ class GraphFabric(_Ports):
     one by hash.
     """
 
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology)
-        self.fabric = topology.cluster.fabric
+    def __init__(self, wiring: Wiring) -> None:
+        super().__init__(wiring)
+        self.fabric = wiring.cluster.fabric
         self.spray = self.fabric.routing == "spray"
         self.edges: dict[str, list[tuple[str, int]]] = {}
         self.reverse: dict[str, list[str]] = {}
@@ -196,22 +190,22 @@ class GraphFabric(_Ports):
         if self.fabric.kind == "graph":
             self._custom()
         else:
-            for nic in range(topology.nodes * self.nics):
+            for nic in range(wiring.nodes * self.nics):
                 self.add_port(nic, f"router{nic // self.nics}")
             if self.fabric.kind == "torus":
                 self._torus()
             elif self.fabric.kind == "direct-connect":
-                for a in range(topology.nodes):
-                    for b in range(a + 1, topology.nodes):
-                        self._edge(f"router{a}", f"router{b}", 1.0 / max(1, topology.nodes - 1))
+                for a in range(wiring.nodes):
+                    for b in range(a + 1, wiring.nodes):
+                        self._edge(f"router{a}", f"router{b}", 1.0 / max(1, wiring.nodes - 1))
 
     def _edge(
         self, a: str, b: str, share: float = 1.0, *, bandwidth: float = 0.0, latency: float = 0.0
     ) -> None:
         bandwidth = bandwidth or self.fabric.link_bandwidth_bytes_per_s * share
         for x, y in ((a, b), (b, a)):
-            link = self.topology.add(x, y, bandwidth, latency or self.fabric.hop_latency_s)
-            if self.topology.links[link].capacity_bytes_per_s > 0:
+            link = self.wiring.add(x, y, bandwidth, latency or self.fabric.hop_latency_s)
+            if self.wiring.links[link].capacity_bytes_per_s > 0:
                 self.edges.setdefault(x, []).append((y, link))
                 self.reverse.setdefault(y, []).append(x)
 
@@ -219,10 +213,10 @@ class GraphFabric(_Ports):
         dims, count = self.fabric.dimensions, 1
         for d in dims:
             count *= d
-        if count != self.topology.nodes:
+        if count != self.wiring.nodes:
             raise ClusterError(
-                f"{self.topology.cluster.source}: fabric.dimensions = {list(dims)}: their product must "
-                f"be the job's {self.topology.nodes} nodes"
+                f"{self.wiring.cluster.source}: fabric.dimensions = {list(dims)}: their product must "
+                f"be the job's {self.wiring.nodes} nodes"
             )
         stride = 1
         for size in reversed(dims):
@@ -234,7 +228,7 @@ class GraphFabric(_Ports):
             stride *= size
 
     def _custom(self) -> None:
-        source, nics = self.topology.cluster.source, self.topology.nodes * self.nics
+        source, nics = self.wiring.cluster.source, self.wiring.nodes * self.nics
         names = {f"node{i // self.nics}/nic{i % self.nics}": i for i in range(nics)}
         ports: dict[int, tuple[int, int]] = {}
         for i, link in enumerate(self.fabric.links):
@@ -242,10 +236,10 @@ class GraphFabric(_Ports):
                 if end.startswith("node") and end not in names:
                     raise ClusterError(
                         f"{source}: fabric.links[{i}].ends = {list(link.ends)}: {end} is not in a job of "
-                        f"{self.topology.nodes} nodes with {self.nics} NICs each"
+                        f"{self.wiring.nodes} nodes with {self.nics} NICs each"
                     )
             self._edge(*link.ends, bandwidth=link.bandwidth_bytes_per_s, latency=link.latency_s)
-            a, b = (self.topology.index[f"{x}->{y}"] for x, y in (link.ends, link.ends[::-1]))
+            a, b = (self.wiring.index[f"{x}->{y}"] for x, y in (link.ends, link.ends[::-1]))
             for end, pair in ((link.ends[0], (a, b)), (link.ends[1], (b, a))):
                 if end in names:
                     ports[names[end]] = pair

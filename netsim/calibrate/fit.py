@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from netsim.collectives import Planner
-from netsim.measurements import LAUNCH_US, Measurement
-from netsim.nccl_timing import nccl_constants_as_timing
+from netsim.calibrate.measurements import LAUNCH_US, Measurement
+from netsim.cluster.spec import ClusterSpec, ProtocolTiming
+from netsim.cluster.timing_defaults import nccl_constants_as_timing
+from netsim.fabric.topology import Topology
+from netsim.nccl.collectives import Planner
+from netsim.nccl.startup import channel_spread, hops, model_bandwidth
 from netsim.operation import Operation
 from netsim.parts import Floats
-from netsim.spec import ClusterSpec, ProtocolTiming
-from netsim.timing import channel_spread, hops, model_bandwidth
-from netsim.topology import Topology
 
 # Prior: standard deviations of the logarithm of each kind of parameter.
 PRIOR_SIGMA = {
