@@ -8,18 +8,18 @@ its prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from netsim.calibrate.measurements import LAUNCH_US, Measurement
+from netsim.calibrate.planned import floor_us, operation_of, planned
+from netsim.calibrate.within_node import fit_set, row_of_inside, timing_line
 from netsim.cluster.spec import ClusterSpec, ProtocolTiming
 from netsim.cluster.timing_defaults import nccl_constants_as_timing
-from netsim.fabric.topology import Topology
 from netsim.nccl.collectives import Planner
 from netsim.nccl.startup import channel_spread, hops, model_bandwidth
-from netsim.operation import Operation
 from netsim.parts import Floats
 
 # Prior: standard deviations of the logarithm of each kind of parameter.
@@ -88,23 +88,6 @@ def row_of(cluster: ClusterSpec, planner: Planner, measurement: Measurement) -> 
     )
 
 
-def operation_of(m: Measurement) -> Operation:
-    """The operation that was measured, on the first ranks of the cluster."""
-    return Operation(kind=m.kind, ranks=tuple(range(m.ranks)), size_bytes=m.size_bytes, root=0)
-
-
-def planner_for(cluster: ClusterSpec, m: Measurement) -> Planner:
-    """A planner on a job of the measurement's size."""
-    topology = Topology(cluster, nodes=m.nodes, gpus_per_node=m.ranks // m.nodes)
-    environment = {"NCCL_ALGO": m.algorithm} if m.algorithm else {}
-    return Planner(topology, environment, seed=0)
-
-
-def floor_us(m: Measurement, launch_us: float) -> float:
-    """What a benchmark shows at least where one process launches on several GPUs."""
-    return (m.launch_us or launch_us) * m.gpus_per_process if m.gpus_per_process > 1 else 0.0
-
-
 def predict_us(
     cluster: ClusterSpec, measurements: Sequence[Measurement], *, launch_us: float = LAUNCH_US
 ) -> Floats:
@@ -112,21 +95,9 @@ def predict_us(
     return np.array(
         [
             max(floor_us(m, launch_us), planner.choice(operation_of(m)).estimate_s * 1e6)
-            for m, planner in _planned(cluster, measurements)
+            for m, planner in planned(cluster, measurements)
         ]
     )
-
-
-def _planned(
-    cluster: ClusterSpec, measurements: Sequence[Measurement]
-) -> Iterator[tuple[Measurement, Planner]]:
-    """Each measurement with the planner of its job; jobs alike share one."""
-    planners: dict[tuple[int, int, str], Planner] = {}
-    for m in measurements:
-        key = (m.ranks, m.nodes, m.algorithm)
-        if key not in planners:
-            planners[key] = planner_for(cluster, m)
-        yield m, planners[key]
 
 
 def errors(
@@ -148,6 +119,8 @@ class Fit:
     cluster: ClusterSpec
     launch_us: float
     fitted: frozenset[tuple[str, str]]
+    within_node: frozenset[str] = frozenset()
+    """Keys of the times inside a node that were fitted."""
 
     @property
     def seen(self) -> frozenset[str]:
@@ -174,6 +147,9 @@ def toml_of(fit: Fit, *, name: str, base: str) -> str:
         f"channel_inter_us = {nccl.channel_inter_us:g}",
     ]
     lines += ["", "[nccl.timing]", *timing_lines(fit)]
+    if fit.within_node:
+        lines += ["", "[nccl.within_node]"]
+        lines += [timing_line(key, nccl.within_node[key]) for key in sorted(fit.within_node)]
     return "\n".join(lines) + "\n"
 
 
@@ -334,7 +310,7 @@ class _Model:
 
 def rows_of(cluster: ClusterSpec, measurements: Sequence[Measurement]) -> list[Row]:
     """Rows of many measurements."""
-    return [row_of(cluster, planner, m) for m, planner in _planned(cluster, measurements)]
+    return [row_of(cluster, planner, m) for m, planner in planned(cluster, measurements)]
 
 
 def fit(
@@ -347,8 +323,15 @@ def fit(
 
     `prior` gives the values that unseen parameters keep near; by default NCCL's own constants.
     """
-    rows = rows_of(cluster, measurements)
+    inside = [(m, row_of_inside(cluster, planner, m)) for m, planner in planned(cluster, measurements)]
+    own = [row for _, row in inside if row is not None]
+    within = {**cluster.nccl.within_node, **fit_set(own, start=cluster.nccl.within_node)}
+    cluster = replace(cluster, nccl=replace(cluster.nccl, within_node=within))
+    fitted = frozenset(row.key for row in own)
+    rows = rows_of(cluster, [m for m, row in inside if row is None])
+    if not rows:
+        return Fit(cluster, LAUNCH_US, frozenset(), fitted)
     if prior is None:
         prior = nccl_constants_as_timing(nvlink=cluster.node.nvlink.kind != "none")
     model = _Model(cluster, rows, prior)
-    return model.apply(model.solve())
+    return replace(model.apply(model.solve()), within_node=fitted)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, cast
 
 from netsim.errors import ClusterError
 from netsim.operation import bus_factor
@@ -37,11 +39,19 @@ class Measurement:
     launch_us: float = 0.0
     algorithm: str = ""
     identifier: str = ""
+    dtype: str = "float32"
 
 
-def nccl_table() -> list[dict[str, str]]:
-    """Rows of data/nccl.csv as read."""
-    with (DATA / "nccl.csv").open(encoding="utf-8") as file:
+def open_table(path: Path) -> TextIO:
+    """A table as text, compressed (".gz") or not."""
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8"))
+    return path.open(encoding="utf-8")
+
+
+def nccl_table(folder: Path = DATA) -> list[dict[str, str]]:
+    """Rows of nccl.csv as read."""
+    with (folder / "nccl.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -77,13 +87,13 @@ def measurement_of(row: dict[str, str], *, source: str, peak_bytes: int = 1 << 3
     )
 
 
-def a100_all_reduce(*, smallest: int = 1024, cold: bool = False) -> list[Measurement]:
+def a100_all_reduce(*, smallest: int = 1024, cold: bool = False, folder: Path = DATA) -> list[Measurement]:
     """nccl_all_reduce_a100.csv, out of place, from `smallest` bytes on.
 
     A row is cold if it took more than 1.5 times as long as the in-place one of the same size and world;
     cold rows are left out unless asked for.
     """
-    with (DATA / "nccl_all_reduce_a100.csv").open(encoding="utf-8") as file:
+    with (folder / "nccl_all_reduce_a100.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     times = {(r["world_size"], r["size_bytes"], r["inplace"]): float(r["time_us"]) for r in rows}
     result = []

@@ -18,6 +18,7 @@ from netsim.cluster.spec import (
     NvlinkSpec,
     PcieSpec,
     ProtocolTiming,
+    WithinNodeTiming,
 )
 from netsim.cluster.timing_defaults import (
     CHANNEL_INTER_US,
@@ -26,6 +27,7 @@ from netsim.cluster.timing_defaults import (
     TIMING_KEYS,
     default_timing,
 )
+from netsim.cluster.within_node import WITHIN_NODE_KEYS, within_node_timing
 
 FABRIC_KINDS = ("rail-fat-tree", "fat-tree", "single-switch", "torus", "direct-connect", "graph", "none")
 NCCL_VERSIONS = ("2.18", "2.21", "2.23", "2.27", "2.28", "2.29", "2.30")
@@ -53,6 +55,23 @@ HOST_DEFAULTS_S = {
 # USENIX ATC 2021, table 4; both figures quoted from memory, not looked up in the paper): 0.25 ns each for 28
 # bytes (parameter, momentum and variance read and written, gradient read, all float32).
 HOST_OPTIMIZER_BYTES_PER_S = 112e9
+
+
+# One message between two H100 servers with 400 Gb/s InfiniBand (data/vidur_network.csv.gz, microsoft/vidur):
+# 36 GB/s of 48.
+P2P_INTER_EFFICIENCY = 0.75
+
+WITHIN_NODE_LIMITS: dict[str, tuple[float, float, str]] = {
+    "base_us": (0.0, 1e5, "microseconds"),
+    "hop_us": (0.0, 1e5, "microseconds"),
+    "channel_us": (0.0, 1e4, "microseconds"),
+    "efficiency": (0.01, 5.0, "the modelled bandwidth"),
+    "channel_bytes_per_s": (1e6, 1e15, "bytes per second"),
+    "sharpness": (0.2, 10.0, ""),
+    "fill_us": (0.0, 1e5, "microseconds"),
+    "fill_bytes": (1.0, 1e12, "bytes"),
+    "tail": (0.0, 5.0, "steps"),
+}
 
 
 def node_section(t: Table, gpu: GpuSpec) -> NodeSpec:
@@ -115,6 +134,7 @@ def node_section(t: Table, gpu: GpuSpec) -> NodeSpec:
         bandwidth_bytes_per_s=p.number("bandwidth_bytes_per_s", copy, **low_high),
         host_bandwidth_bytes_per_s=p.number("host_bandwidth_bytes_per_s", copy, **low_high),
         p2p_bandwidth_bytes_per_s=p.number("p2p_bandwidth_bytes_per_s", full, **low_high),
+        peer_bandwidth_bytes_per_s=p.number("peer_bandwidth_bytes_per_s", 0.0, zero=True, **low_high),
         pageable_bandwidth_bytes_per_s=p.number("pageable_bandwidth_bytes_per_s", min(full, 6e9), **low_high),
         latency_s=p.number("latency_s", 1.0e-6, low=0, high=1e-3, unit="seconds"),
         gpus_per_switch=p.integer("gpus_per_switch", min(2, gpus), low=1, high=gpus),
@@ -221,6 +241,7 @@ def nccl_section(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
         row.close()
         timing[key] = ProtocolTiming(**values)
     spec = NcclSpec(
+        within_node=_within_node(t.table("within_node"), gpu, node),
         version=t.text("version", "2.30", choices=NCCL_VERSIONS),
         timing=timing,
         channel_us=t.number("channel_us", CHANNEL_US, low=0, high=1e4, unit="microseconds"),
@@ -232,10 +253,30 @@ def nccl_section(t: Table, gpu: GpuSpec, node: NodeSpec) -> NcclSpec:
         p2p_base_us=t.number("p2p_base_us", 8.0, low=0, high=1e5, unit="microseconds"),
         p2p_inter_us=t.number("p2p_inter_us", 12.0, low=0, high=1e5, unit="microseconds"),
         p2p_peer_us=t.number("p2p_peer_us", 0.7, low=0, high=1e4, unit="microseconds"),
+        p2p_inter_efficiency=t.number(
+            "p2p_inter_efficiency", P2P_INTER_EFFICIENCY, low=0.05, high=1, unit="the NICs' achievable rate"
+        ),
         pxn=t.boolean("pxn", node.nvlink.kind == "switch"),
     )
     t.close()
     return spec
+
+
+def _within_node(t: Table, gpu: GpuSpec, node: NodeSpec) -> dict[str, WithinNodeTiming]:
+    timing = dict(within_node_timing(gpu, node))
+    for key in t.names():
+        if key not in WITHIN_NODE_KEYS:
+            t.fail(key, t.raw(key), f"unknown; allowed: {', '.join(WITHIN_NODE_KEYS)}")
+        row = t.table(key)
+        old = timing.get(key)
+        values = {
+            name: row.number(name, None if old is None else getattr(old, name), low=low, high=high, unit=unit)
+            for name, (low, high, unit) in WITHIN_NODE_LIMITS.items()
+        }
+        row.close()
+        timing[key] = WithinNodeTiming(**values)
+    t.close()
+    return timing
 
 
 def host_section(t: Table) -> HostSpec:

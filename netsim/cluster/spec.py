@@ -73,6 +73,8 @@ class PcieSpec:
     """PCIe of a node. Bandwidths are achievable bytes per second in one direction.
 
     `p2p_bandwidth_bytes_per_s` is what a GPU reaches to another GPU through host memory or a PCIe switch.
+    `peer_bandwidth_bytes_per_s` is what all GPUs of a switch together reach to those of other switches; 0
+    where the host's links are the only bound.
     """
 
     generation: int
@@ -80,6 +82,7 @@ class PcieSpec:
     bandwidth_bytes_per_s: float
     host_bandwidth_bytes_per_s: float
     p2p_bandwidth_bytes_per_s: float
+    peer_bandwidth_bytes_per_s: float
     pageable_bandwidth_bytes_per_s: float
     latency_s: float
     gpus_per_switch: int
@@ -146,6 +149,30 @@ class ProtocolTiming:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WithinNodeTiming:
+    """Calibrated time of one (algorithm, protocol), or of grouped send/recv, inside one domain or server.
+
+    S bytes take (L^p + X^p)^(1/p) + `fill_us` * S / (S + `fill_bytes`) with p = `sharpness`: how far the
+    latencies of the steps (L) hide behind the transfer (X); 1 adds them up.
+    L = `base_us` + hops * `hop_us` + (sqrt(channels) - 1) * `channel_us`. X is the longest of S / (bandwidth
+    of NCCL's tuning model * `efficiency`), for send/recv of the line rate, where a loop of n steps moves
+    n + `tail` pieces (the own piece is copied too); of the bus bytes over channels *
+    `channel_bytes_per_s`; and of what the links allow. `fill_us` is what filling the pipeline
+    takes; for send/recv, where S is one peer's piece, what the change from LL to Simple adds.
+    """
+
+    base_us: float
+    hop_us: float
+    channel_us: float
+    efficiency: float
+    channel_bytes_per_s: float
+    sharpness: float
+    fill_us: float
+    fill_bytes: float
+    tail: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class NcclSpec:
     """NCCL's version and the calibrated times by "algorithm_protocol" ("ring_ll128").
 
@@ -153,12 +180,15 @@ class NcclSpec:
     channels adds, times sqrt(n) - 1. `ring_tail` is the share of one step that a ring's last primitive
     adds. `net_latency_us` is what a network plug-in tells NCCL's tuning model (0 for InfiniBand and
     sockets). `p2p_base_us` and `p2p_inter_us` start a message inside and between servers, `p2p_peer_us` is
-    added for each further peer of a grouped send/recv. `pxn`: messages change to the destination's rail
-    over NVLink.
+    added for each further peer of a grouped send/recv; one message between servers reaches
+    `p2p_inter_efficiency` of its NICs' achievable rate. `pxn`: messages change to the destination's rail
+    over NVLink. `within_node`: times inside one NVLink domain or server, by the same names and
+    "send_recv" and "all_to_all"; `timing` holds between servers, and for what is absent here.
     """
 
     version: str
     timing: Mapping[str, ProtocolTiming]
+    within_node: Mapping[str, WithinNodeTiming]
     channel_us: float
     channel_inter_us: float
     ring_tail: float
@@ -166,6 +196,7 @@ class NcclSpec:
     p2p_base_us: float
     p2p_inter_us: float
     p2p_peer_us: float
+    p2p_inter_efficiency: float
     pxn: bool
 
 

@@ -54,6 +54,8 @@ class Topology:
         self.switch_up: list[int] = []
         self.switch_down: list[int] = []
         self.socket_out: list[int] = []
+        self.peer_out: list[int] = []
+        self.peer_in: list[int] = []
         self.nic_up: list[int] = []
         self.nic_down: list[int] = []
         self.switches = -(-node.gpus // pcie.gpus_per_switch)
@@ -83,6 +85,13 @@ class Topology:
                 self.switch_down.append(
                     self.wiring.add(socket, switch, pcie.host_bandwidth_bytes_per_s, pcie.latency_s)
                 )
+                if pcie.peer_bandwidth_bytes_per_s > 0:
+                    self.peer_out.append(
+                        self.wiring.add(switch, f"{name}/peers", pcie.peer_bandwidth_bytes_per_s, 0.0)
+                    )
+                    self.peer_in.append(
+                        self.wiring.add(f"{name}/peers", switch, pcie.peer_bandwidth_bytes_per_s, 0.0)
+                    )
             for s in range(node.sockets):
                 # One link out of each socket towards the others.
                 self.socket_out.append(
@@ -211,6 +220,10 @@ class Topology:
     def _pcie_path(self, source: int, destination: int) -> list[Hop]:
         switch = destination % self.gpus_per_node // self.cluster.node.pcie.gpus_per_switch
         hops = self._to_switch(source, switch, out=True)
+        own = source % self.gpus_per_node // self.cluster.node.pcie.gpus_per_switch
+        if self.peer_out and own != switch:
+            base = self.node_of(source) * self.switches
+            hops += [self.peer_out[base + own], self.peer_in[base + switch]]
         return [(i, 1.0) for i in hops] + [(self.pcie_down[destination], 1.0)]
 
     def _network_path(self, source: int, destination: int, key: int, pxn: bool) -> list[Hop]:

@@ -18,6 +18,7 @@ from netsim.nccl.search import GroupShape
 from netsim.nccl.startup import hops, startup_us, transfer_cap
 from netsim.nccl.trees import double_tree_edges
 from netsim.nccl.tuning import Environment, Pick, TuningModel
+from netsim.nccl.within_node import within_node_of, within_node_time
 from netsim.operation import COLLECTIVES, Choice, Operation, bus_factor
 from netsim.parts import Part, Shape
 
@@ -26,6 +27,11 @@ WIRE_FACTOR = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
 `device.h`).
 """
 
+
+SWITCH_REDUCED_TYPES = frozenset(
+    {"float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64"}
+)
+"""Types that NVSwitch adds up (NVIDIA/nccl `src/include/device.h`, ncclNvlsSupported)."""
 
 PLAN_ENTRIES = 2_000_000
 """Bound on the plans kept, in links of all their flows: about 100 MB."""
@@ -81,7 +87,20 @@ class Planner:
         """NCCL's choice for a collective of at least two ranks."""
         kind, size = _effective(op)
         narrow = op.dtype.startswith("float8") and COLLECTIVES[kind].reduces
-        return self.model(self.group(op.ranks)).choose(kind, size, narrow_reduction=narrow)
+        return self.model(self.group(op.ranks)).choose(
+            kind, size, narrow_reduction=narrow, switch_reduces=op.dtype in SWITCH_REDUCED_TYPES
+        )
+
+    def link_s(self, op: Operation) -> float:
+        """What the busiest link takes to carry `op` alone."""
+        capacity = np.array(self.topology.capacity)
+        slowest = 0.0
+        for part in self.plan(op):
+            if part.shape is not None:
+                moved = part.shape.loads * part.sizes[part.shape.row]
+                total = np.bincount(part.shape.links, weights=moved, minlength=len(capacity))
+                slowest = max(slowest, float(np.max(total[total > 0] / capacity[total > 0], initial=0.0)))
+        return slowest
 
     def choice(self, op: Operation) -> Choice:
         """Algorithm, protocol, channels and the idle network's time, for reports."""
@@ -189,7 +208,6 @@ class Planner:
         kind, size = _effective(op)
         pick = self.pick(op)
         model = self.model(group)
-        latency_us = startup_us(model, kind, pick) + group.path_us * hops(model, kind, pick.algorithm)[1]
         root = op.root if COLLECTIVES[kind].rooted else -1
         key = (kind, pick.algorithm, pick.protocol, op.ranks, root)
         loads = self._loads.get(key)
@@ -198,8 +216,22 @@ class Planner:
             self._loads[key] = loads
         factor = bus_factor(kind, group.shape.ranks)
         weight = pick.channels / factor / WIRE_FACTOR[pick.protocol]
-        shape = Shape.single(loads, weight=weight, cap=transfer_cap(model, kind, pick, size))
+        local = within_node_of(model, pick)
+        if local is not None:
+            started = within_node_time(model, local, kind, pick, size, self._link_s(loads, size))
+            latency_us, cap = started.latency_us, started.bytes_per_s
+        else:
+            latency_us = startup_us(model, kind, pick) + group.path_us * hops(model, kind, pick.algorithm)[1]
+            cap = transfer_cap(model, kind, pick, size)
+        shape = Shape.single(loads, weight=weight, cap=cap)
         return Part(round(latency_us * 1e6), shape, np.array([float(size)]))
+
+    def _link_s(self, loads: dict[int, float], size_bytes: int) -> float:
+        """What the busiest link that works takes alone."""
+        capacity = self.topology.capacity
+        return size_bytes * max(
+            (load / capacity[i] for i, load in loads.items() if capacity[i] > 0), default=0.0
+        )
 
     def _link_loads(
         self, kind: str, algorithm: str, protocol: str, group: Group, root: int

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 
+from netsim.cluster.spec import WithinNodeTiming
 from netsim.errors import OperationError
 from netsim.fabric.balanced import balanced_between
 from netsim.fabric.topology import Topology
 from netsim.fabric.wiring import Hop
 from netsim.nccl.tuning import Environment, TuningModel
+from netsim.nccl.within_node import Start, start_of
 from netsim.operation import Operation
 from netsim.parts import Part, Shape
 
@@ -32,6 +37,16 @@ def _add(loads: dict[int, float], more: dict[int, float]) -> None:
         loads[link] = loads.get(link, 0.0) + load
 
 
+@dataclass(frozen=True)
+class _PeerClass:
+    """The peers inside, or outside, of every rank of a balanced all_to_all: loads per byte of one piece."""
+
+    remote: bool
+    hops: list[Hop]
+    loads: dict[int, float]
+    most_peers: int
+
+
 class MessageParts:
     """Plans messages on one topology."""
 
@@ -41,8 +56,10 @@ class MessageParts:
         self.environment = environment
         self.seed = seed
         self.pxn = self.cluster.nccl.pxn and environment.pxn
-        self._classes: dict[tuple[int, ...], list[tuple[int, Shape]]] = {}
+        self._classes: dict[tuple[int, ...], list[_PeerClass]] = {}
         self.spray = self.cluster.fabric.routing == "spray"
+        self.message_timing = self.cluster.nccl.within_node.get("send_recv")
+        self.exchange_timing = self.cluster.nccl.within_node.get("all_to_all")
 
     def local_copy(self, size_bytes: int) -> Part:
         """A group of one: a copy inside the GPU's memory, read and written."""
@@ -61,8 +78,34 @@ class MessageParts:
         hops = self.topology.path(op.source, op.destination, key=self.seed, pxn=self.pxn)
         remote = self.topology.domain_of(op.source) != self.topology.domain_of(op.destination)
         latency = self._latency_us(hops, remote)
-        shape = Shape.single(_loads(hops), weight=self._connections(remote), cap=self._cap(remote))
+        cap = self._cap(remote)
+        timing = self.message_timing
+        if not remote and timing is not None:
+            start = self._start_inside(timing, _loads(hops), op.size_bytes, peers=1, pieces=1.0)
+            latency, cap = start.latency_us, start.bytes_per_s
+        shape = Shape.single(_loads(hops), weight=self._connections(remote), cap=cap)
         return [Part(round(latency * 1e6), shape, np.array([float(op.size_bytes)]))]
+
+    def _start_inside(
+        self,
+        timing: WithinNodeTiming,
+        loads: dict[int, float],
+        size_bytes: float,
+        *,
+        peers: int,
+        pieces: float,
+    ) -> Start:
+        """Start of send/recv inside a node; links carry `loads` per byte of a peer's `size_bytes`."""
+        capacity = self.topology.capacity
+        link_s = size_bytes * max((v / capacity[i] for i, v in loads.items() if capacity[i] > 0), default=0.0)
+        line = self.cluster.node.nvlink.efficiency if self.topology.nvlink_out else 1.0
+        return start_of(
+            timing,
+            timing.base_us + (peers - 1) * timing.hop_us,
+            link_s * pieces * line / timing.efficiency,
+            link_s,
+            size_bytes,
+        )
 
     def _latency_us(self, hops: list[Hop], remote: bool) -> float:
         nccl = self.cluster.nccl
@@ -72,14 +115,17 @@ class MessageParts:
         """Time that the busiest rank's further peers add; NCCL has no model of it, the figure is an
         estimate.
         """
+        return self.cluster.nccl.p2p_peer_us * max(0.0, self._peers(pairs) - 1)
+
+    def _peers(self, pairs: list[tuple[int, int, float]]) -> float:
+        """Peers of the busiest rank."""
         peers: dict[int, int] = {}
         for a, b, _ in pairs:
             peers[a] = peers.get(a, 0) + 1
             peers[b] = peers.get(b, 0) + 1
         # An all_to_all sends and receives at once, so a peer counts half each way.
         most = max(peers.values(), default=0)
-        one_way = most / 2 if len({a for a, _, _ in pairs} & {b for _, b, _ in pairs}) else most
-        return self.cluster.nccl.p2p_peer_us * max(0.0, one_way - 1)
+        return most / 2 if len({a for a, _, _ in pairs} & {b for _, b, _ in pairs}) else most
 
     def _connections(self, remote: bool) -> float:
         """Channels per peer."""
@@ -90,7 +136,8 @@ class MessageParts:
     def _cap(self, remote: bool) -> float:
         node = self.cluster.node
         if remote:
-            return node.nic_bandwidth_bytes_per_s * node.nic_efficiency * max(1, node.nics // node.gpus)
+            line = node.nic_bandwidth_bytes_per_s * node.nic_efficiency * max(1, node.nics // node.gpus)
+            return line * self.cluster.nccl.p2p_inter_efficiency
         if self.topology.nvlink_out:
             links = 2 if node.nvlink.kind == "mesh" else node.nvlink.links
             return node.nvlink.link_bandwidth_bytes_per_s * links * node.nvlink.efficiency
@@ -124,9 +171,9 @@ class MessageParts:
             for rank in ranks:
                 if rank != root and piece > 0:
                     pairs.append((rank, root, piece) if op.kind == "gather" else (root, rank, piece))
-        return self._flows(pairs)
+        return self._flows(pairs, op_kind=op.kind)
 
-    def _flows(self, pairs: list[tuple[int, int, float]]) -> list[Part]:
+    def _flows(self, pairs: list[tuple[int, int, float]], *, op_kind: str) -> list[Part]:
         if not pairs:
             return [Part(round(self.cluster.nccl.p2p_base_us * 1e6), None, EMPTY)]
         parts = []
@@ -137,13 +184,25 @@ class MessageParts:
             if not chosen:
                 continue
             paths = [self.topology.path(a, b, key=self.seed, pxn=self.pxn) for a, b, _ in chosen]
-            shape = Shape.many(
-                [_loads(p) for p in paths],
-                weights=[self._connections(remote)] * len(paths),
-                caps=[self._cap(remote)] * len(paths),
-            )
-            latency = max(self._latency_us(p, remote) for p in (paths[0], paths[-1]))
-            latency += self._peers_us(pairs)
+            loads = [_loads(p) for p in paths]
+            caps = [self._cap(remote)] * len(paths)
+            timing = self.exchange_timing
+            if not remote and timing is not None:
+                total: dict[int, float] = {}
+                for own, (_, _, size) in zip(loads, chosen):
+                    _add(total, {link: load * size for link, load in own.items()})
+                peers = self._peers(chosen)
+                pieces = 1.0 + timing.tail / peers if op_kind == "all_to_all" else 1.0
+                piece = max(size for _, _, size in chosen)
+                each = {link: load / piece for link, load in total.items()}
+                start = self._start_inside(timing, each, piece, peers=math.ceil(peers), pieces=pieces)
+                latency = start.latency_us
+                # All flows end with those of the busiest link.
+                caps = [size / piece * start.bytes_per_s for _, _, size in chosen]
+            else:
+                latency = max(self._latency_us(p, remote) for p in (paths[0], paths[-1]))
+                latency += self._peers_us(pairs)
+            shape = Shape.many(loads, weights=[self._connections(remote)] * len(paths), caps=caps)
             parts.append(Part(round(latency * 1e6), shape, np.array([s for _, _, s in chosen])))
         return parts
 
@@ -154,15 +213,29 @@ class MessageParts:
         the others.
         """
         if piece <= 0:
-            return self._flows([])
+            return self._flows([], op_kind="all_to_all")
         if not self.spray:
-            return self._flows([(a, b, piece) for a in ranks for b in ranks if a != b])
+            return self._flows([(a, b, piece) for a in ranks for b in ranks if a != b], op_kind="all_to_all")
         classes = self._classes.get(ranks)
         if classes is None:
             classes = self._classes[ranks] = self._balanced_classes(ranks)
-        return [Part(latency_ps, shape, np.array([piece])) for latency_ps, shape in classes]
+        return [self._balanced_part(each, piece, len(ranks)) for each in classes]
 
-    def _balanced_classes(self, ranks: tuple[int, ...]) -> list[tuple[int, Shape]]:
+    def _balanced_part(self, each: _PeerClass, piece: float, ranks: int) -> Part:
+        timing = self.exchange_timing
+        if not each.remote and timing is not None:
+            pieces = 1.0 + timing.tail / each.most_peers
+            start = self._start_inside(timing, each.loads, piece, peers=each.most_peers, pieces=pieces)
+            latency_us, cap = start.latency_us, start.bytes_per_s
+        else:
+            latency_us = self._latency_us(each.hops, each.remote) + self.cluster.nccl.p2p_peer_us * (
+                ranks - 2
+            )
+            cap = self._cap(each.remote)
+        shape = Shape.single(each.loads, weight=self._connections(each.remote), cap=cap)
+        return Part(round(latency_us * 1e6), shape, np.array([piece]))
+
+    def _balanced_classes(self, ranks: tuple[int, ...]) -> list[_PeerClass]:
         topology = self.topology
         domains: dict[int, list[int]] = {}
         for rank in ranks:
@@ -181,9 +254,8 @@ class MessageParts:
         classes = []
         for remote, (a, b) in sorted(samples.items()):
             hops = topology.path(a, b, key=self.seed, pxn=self.pxn)
-            latency_us = self._latency_us(hops, remote) + self.cluster.nccl.p2p_peer_us * (len(ranks) - 2)
-            shape = Shape.single(loads[remote], weight=self._connections(remote), cap=self._cap(remote))
-            classes.append((round(latency_us * 1e6), shape))
+            most = max(len(members) for members in domains.values()) - 1
+            classes.append(_PeerClass(remote, hops, loads[remote], len(ranks) - 1 - most if remote else most))
         return classes
 
     def _loads_inside(self, members: list[int]) -> dict[int, float]:

@@ -260,15 +260,20 @@ class TuningModel:
             latency *= 1.4 if self._row else 1.9
         return latency + size_bytes / (1000.0 * bandwidth)
 
-    def choose(self, kind: str, size_bytes: int, *, narrow_reduction: bool = False) -> Pick:
+    def choose(
+        self, kind: str, size_bytes: int, *, narrow_reduction: bool = False, switch_reduces: bool = True
+    ) -> Pick:
         """Return NCCL's choice for a collective of `size_bytes`.
 
         `narrow_reduction`: an FP8 reduction, for which Ring is avoided on more than 8 ranks.
+        `switch_reduces`: whether NVSwitch adds up this type; without it NVLS carries no reduction.
         Raises `ClusterError` where NCCL_ALGO and NCCL_PROTO leave nothing, as NCCL does.
         """
         best: tuple[float, str, str] | None = None
         for algorithm, protocol in ORDER:
             if not self.available(kind, algorithm, protocol):
+                continue
+            if algorithm in ("nvls", "nvlstree") and not switch_reduces and COLLECTIVES[kind].reduces:
                 continue
             time = self.time_us(kind, algorithm, protocol, size_bytes)
             if narrow_reduction and algorithm == "ring" and self.shape.ranks > 8:
