@@ -241,7 +241,12 @@ def _within_node_lines() -> list[str]:
         own = [e for (s, _, r), es in held.items() if r == size and s not in PCIE_SYSTEMS for e in es]
         lines.append(f"{'NVLink, all':<20} {'':<15} {size:<16} {Summary.of(own)}")
     lines += ["", "worst rows", ""]
-    for error, m in sorted(worst, key=lambda pair: -abs(pair[0]))[:12]:
+    shown: dict[str, int] = {}
+    for error, m in sorted(worst, key=lambda pair: -abs(pair[0])):
+        name = f"{m.source.split()[0]} {m.kind}"
+        shown[name] = shown.get(name, 0) + 1
+        if shown[name] > 1 or len(shown) > 12:
+            continue
         lines.append(
             f"{m.source:<28} {m.kind:<15} {m.dtype:<8} {m.ranks} GPUs {m.size_bytes:>10} bytes "
             f"{m.time_us:9.1f} us {error:+8.1%}"

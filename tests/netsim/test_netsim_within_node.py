@@ -1,4 +1,4 @@
-"""Times inside a node: the formula, the shipped constants, and errors on configurations left out of the fit."""
+"""Times inside a node: the formula, the shipped constants, errors on configurations left out of the fit."""
 
 from __future__ import annotations
 
