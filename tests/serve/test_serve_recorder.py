@@ -12,7 +12,7 @@ import grpc
 import pytest
 from serve_client import Stub, open_job
 
-from netsim.collectives import WIRE_FACTOR
+from netsim.nccl.collectives import WIRE_FACTOR
 from phantom.serve import Server
 from phantom.serve.recorder import Recorder
 from phantom.timeline.collectives import read_all
