@@ -31,7 +31,7 @@ threading.Event().wait(600)
 
 @pytest.fixture
 def started(phantom: Phantom, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[Any, dict[str, int]]]:
-    """Starts a run of two ranks with a simulator of its own; returns it with the pids when three steps are done."""
+    """Starts a run of two ranks with a simulator of its own; returns it with the pids after three steps."""
 
     def start() -> tuple[Any, dict[str, int]]:
         phantom.simulator = None
