@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from netsim.errors import ClusterError
+from netsim.gpus import known_gpus
 from netsim.schema import Table
 from netsim.sections import (
     HOST_DEFAULTS_S,
@@ -37,8 +37,7 @@ else:  # the same parser under its older name
     import tomli as tomllib
 
 PRESETS = Path(__file__).parent / "presets"
-GPUS_FILE = Path(__file__).parent / "data" / "gpus.toml"
-PEAKS = ("float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
+PEAKS = ("float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8", "float4", "int8")
 
 
 def list_presets() -> list[str]:
@@ -46,14 +45,9 @@ def list_presets() -> list[str]:
     return sorted(p.stem for p in PRESETS.glob("*.toml"))
 
 
-@lru_cache(maxsize=1)
-def _gpu_tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(GPUS_FILE.read_text())
-
-
 def gpu_presets() -> list[str]:
     """Names that `[gpu] preset` accepts, sorted."""
-    return sorted(_gpu_tables())
+    return sorted(known_gpus())
 
 
 def gpu_preset(name: str) -> GpuSpec:
@@ -111,7 +105,7 @@ def parse_cluster(data: Mapping[str, Any], *, file: str) -> ClusterSpec:
     return spec
 
 
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
@@ -124,7 +118,7 @@ def _gpu(t: Table) -> GpuSpec:
     if "preset" in t:
         preset = t.text("preset", choices=gpu_presets())
         own = {k: t.raw(k) for k in t.names() if k != "preset"}
-        t = Table(_merge(_gpu_tables()[preset], own), file=t._file, path="gpu")
+        t = Table(_merge(known_gpus()[preset].settings, own), file=t._file, path="gpu")
     capability = t.integers("capability", low=0, high=30)
     if len(capability) != 2 or capability[0] < 5:
         t.fail("capability", list(capability), "must be [major, minor] with major at least 5")

@@ -12,7 +12,7 @@ class GpuSpec:
 
     `memory_bytes` is the total that CUDA reports; `reserved_bytes` is taken by the CUDA context.
     `peak_flops` maps "float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8",
-    "int8" to dense peaks in FLOP/s; a type that the GPU does not have is absent.
+    "float4", "int8" to dense peaks in FLOP/s; a type that the GPU does not have is absent.
     """
 
     name: str

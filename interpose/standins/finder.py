@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from interpose import environment
@@ -47,6 +47,8 @@ class StandInFinder:
         stand_in = registry.BY_MODULE.get(top)
         if stand_in is None or stand_in.name not in self.allowed():
             return None
+        if stand_in.named_only and not _is_import(sys._getframe(2)):
+            return None
         if rest and name in model.load(stand_in.name).modules:
             return _spec(name, stand_in)
         if rest:
@@ -63,8 +65,10 @@ class StandInFinder:
         wanted = getattr(context, "name", None)
         allowed = self.allowed()
         for stand_in in registry.STAND_INS:
-            if stand_in.name in allowed and (
-                wanted is None or _normal(wanted) == _normal(stand_in.distribution)
+            if (
+                stand_in.name in allowed
+                and not stand_in.named_only
+                and (wanted is None or _normal(wanted) == _normal(stand_in.distribution))
             ):
                 yield StandInDistribution(stand_in)
 
@@ -86,7 +90,7 @@ class StandInFinder:
         module = sys.modules.get(top)
         if module is None or not getattr(module, "__phantom_stand_in__", False):
             return
-        if sys._getframe(3).f_code.co_name == "_find_and_load_unlocked":
+        if _is_import(sys._getframe(3)):
             raise MissingFromStandIn(
                 f"No module named {name!r} in {stand_in.title} {stand_in.version}, the version that the "
                 f"stand-in follows (docs/stand-ins.md). If the script is for another version, install "
@@ -118,6 +122,11 @@ class StandInDistribution(importlib.metadata.Distribution):
 
 def _normal(name: str) -> str:
     return name.replace("-", "_").replace(".", "_").lower()
+
+
+def _is_import(frame: FrameType) -> bool:
+    """Whether the caller of the import system's search is an import and not a question."""
+    return frame.f_code.co_name == "_find_and_load_unlocked"
 
 
 def _spec(name: str, stand_in: StandIn) -> ModuleSpec | None:
@@ -159,7 +168,7 @@ class ListedLoader(Loader):
 
 def _note_use(stand_in: StandIn) -> None:
     """Tells the summary, once the extension is there."""
-    from interpose.import_hook import after_import
+    from interpose.after_import import after_import
 
     def tell(_: ModuleType) -> None:
         extension: Any = sys.modules.get("interpose._C")

@@ -2,7 +2,8 @@
 
 A stand-in composes PyTorch's own operators wherever those launch what the library launches. Where the library
 has one kernel and PyTorch several, the kernel is one operator here: the caller allocates what the kernel
-writes, the operator says what it reads and writes, and `phantom/kernels/library_rules.py` prices it by name.
+writes, the operator says what it reads and writes, and `phantom/kernels/predict/rules/library_rules.py`
+prices it by name.
 Nothing is computed, so an operator has a schema and a Meta kernel that does nothing.
 """
 
@@ -37,7 +38,8 @@ def memory_kernel(name: str) -> Kernel:
     """Defines a kernel that is bound by memory: `kernel(reads, writes)` moves those tensors once.
 
     A tensor that is updated in place is named in both. The entry of the same name in
-    phantom/kernels/library_rules.py says which class it belongs to; without one it is priced as `other`.
+    phantom/kernels/predict/rules/library_rules.py says which class it belongs to; without one it is
+    priced as `other`.
     """
     operator = define(name, "(Tensor[] reads, Tensor(a!)[] writes) -> ()")
 

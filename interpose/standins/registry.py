@@ -8,13 +8,18 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class StandIn:
     """One library: the name users choose it by, its distribution's name and version, what it makes
-    importable."""
+    importable.
+
+    `named_only`: nothing of it is covered. Then it can be imported, and a question whether it is there
+    (importlib.util.find_spec, importlib.metadata) gets a no, so that who asks takes the path without it.
+    """
 
     name: str
     distribution: str
     version: str
     modules: tuple[str, ...]
     title: str
+    named_only: bool = False
 
 
 STAND_INS = (
@@ -83,6 +88,7 @@ STAND_INS = (
         version="1.6.1",
         modules=("causal_conv1d", "causal_conv1d_cuda"),
         title="causal-conv1d",
+        named_only=True,
     ),
     StandIn(
         name="mamba_ssm",
@@ -90,6 +96,7 @@ STAND_INS = (
         version="2.3.1",
         modules=("mamba_ssm", "selective_scan_cuda"),
         title="mamba-ssm",
+        named_only=True,
     ),
     StandIn(
         name="deep_ep",
@@ -97,6 +104,7 @@ STAND_INS = (
         version="1.2.1",
         modules=("deep_ep", "deep_ep_cpp"),
         title="DeepEP",
+        named_only=True,
     ),
 )
 

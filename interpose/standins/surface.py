@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
@@ -62,6 +63,8 @@ def missing_names(module: str) -> Callable[[str], Any]:
                 raise NameNotCovered(f"{module}.{name}: {error}") from error
             sys.modules[module].__dict__[name] = value
             return value
+        if not asks_by_import and f"{module}.{name}" in model.load(stand_in.name).modules:
+            return importlib.import_module(f"{module}.{name}")  # the library imports it somewhere
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         text = (

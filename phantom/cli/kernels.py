@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 import click
 
-from phantom.kernels.description import KernelDescription, KernelFormatError, parse_kernel
-from phantom.kernels.device import LocalDevice, local_cpu, local_cuda
 from phantom.kernels.key import cost_key
-from phantom.kernels.measure import MeasurementFailed, Measurer
-from phantom.kernels.predict import Predictor
-from phantom.kernels.store import KernelStore, StoreError, default_path
-from phantom.kernels.suite import SUITES, suite
+from phantom.kernels.measure.kernel_store import KernelStore, StoreError, default_path
+from phantom.kernels.measure.kernel_suite import SUITES, suite
+from phantom.kernels.measure.local_device import LocalDevice, local_cpu, local_cuda
+from phantom.kernels.measure.measurer import MeasurementFailed, Measurer
+from phantom.kernels.predict.predictor import Predictor
+from phantom.kernels.request.description import KernelDescription, KernelFormatError, parse_kernel
 
 _STORE = click.option(
     "--store",

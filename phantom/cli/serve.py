@@ -35,7 +35,7 @@ def serve(
     """Serves simulated jobs until it is stopped."""
     from netsim.errors import NetsimError
     from phantom.kernels import UnknownGpuError
-    from phantom.kernels.store import StoreError
+    from phantom.kernels.measure.kernel_store import StoreError
     from phantom.launch.simulator import LISTENING
     from phantom.serve import Server
 

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from phantom.kernels.dtypes import item_bytes
+from phantom.kernels.request.dtypes import item_bytes
 from phantom.timeline.collectives import Collective
 from phantom.timeline.recording import Recording
 

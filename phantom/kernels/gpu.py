@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 
-GIB = 1 << 30
-MIB = 1 << 20
+import netsim.gpus
+from netsim.cluster import gpu_preset
+from netsim.gpus import KnownGpu
 
 
 class UnknownGpuError(ValueError):
@@ -59,37 +58,38 @@ def _normal(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-def _spec(row: dict[str, str]) -> GpuSpec:
-    def tera(column: str) -> float:
-        return float(row[column]) * 1e12
-
+def _spec(known: KnownGpu) -> GpuSpec:
+    gpu = gpu_preset(known.preset)
+    peaks = gpu.peak_flops
+    fp32 = peaks["float32"]
+    # fp4 weights are unpacked to bf16 where the GPU has fp8 units but no fp4.
+    without_fp4 = peaks["bfloat16"] if "float8" in peaks else fp32
     return GpuSpec(
-        name=row["name"],
-        architecture=row["architecture"],
-        capability=(int(row["major"]), int(row["minor"])),
-        sm_count=int(row["sm_count"]),
-        boost_clock_hz=float(row["boost_mhz"]) * 1e6,
-        memory_bytes=int(float(row["memory_gib"]) * GIB),
-        memory_bytes_per_s=float(row["memory_gb_per_s"]) * 1e9,
-        l2_bytes=int(float(row["l2_mib"]) * MIB),
-        fp64_flops_per_s=tera("fp64_tflops"),
-        fp32_flops_per_s=tera("fp32_tflops"),
-        tf32_flops_per_s=tera("tf32_tflops"),
-        fp16_flops_per_s=tera("fp16_tflops"),
-        bf16_flops_per_s=tera("bf16_tflops"),
-        fp8_flops_per_s=tera("fp8_tflops"),
-        fp4_flops_per_s=tera("fp4_tflops"),
-        int8_ops_per_s=tera("int8_tops"),
-        pcie_bytes_per_s=float(row["pcie_gb_per_s"]) * 1e9,
-        aliases=tuple(row["aliases"].split("|")),
+        name=known.title,
+        architecture=known.architecture,
+        capability=gpu.capability,
+        sm_count=gpu.multi_processor_count,
+        boost_clock_hz=gpu.clock_hz,
+        memory_bytes=gpu.memory_bytes,
+        memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        l2_bytes=gpu.l2_cache_bytes,
+        fp64_flops_per_s=peaks.get("float64_tensor", peaks["float64"]),
+        fp32_flops_per_s=fp32,
+        tf32_flops_per_s=peaks.get("tf32", fp32),
+        fp16_flops_per_s=peaks["float16"],
+        bf16_flops_per_s=peaks.get("bfloat16", fp32),
+        fp8_flops_per_s=peaks.get("float8", fp32),
+        fp4_flops_per_s=peaks.get("float4", without_fp4),
+        int8_ops_per_s=peaks["int8"],
+        pcie_bytes_per_s=known.pcie_bytes_per_s,
+        aliases=(known.preset, gpu.name, *known.aliases),
     )
 
 
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[GpuSpec, ...]:
-    """Return every GPU of ``data/gpus.csv``, in the file's order."""
-    text = (resources.files("phantom.kernels") / "data" / "gpus.csv").read_text(encoding="utf-8")
-    return tuple(_spec(row) for row in csv.DictReader(text.splitlines()))
+    """Return every GPU of ``netsim/data/gpus.toml``, in the file's order."""
+    return tuple(_spec(known) for known in netsim.gpus.known_gpus().values())
 
 
 @lru_cache(maxsize=1)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from phantom.kernels.classes import class_of
-from phantom.kernels.description import IntList, KernelDescription, Opaque, TensorList, TensorMeta
-from phantom.kernels.dtypes import short_name
+from phantom.kernels.predict.operator_classes import class_of
+from phantom.kernels.request.description import IntList, KernelDescription, Opaque, TensorList, TensorMeta
+from phantom.kernels.request.dtypes import short_name
 
 # Classes whose time does not depend on integer scalars (fill values, alpha, ranges of random numbers).
 _SCALARS_IGNORED = frozenset({"elementwise", "random", "optimizer"})

@@ -55,6 +55,6 @@ def cluster_text(fits: Mapping[str, GlooFit], *, ranks: int, name: str, device: 
 
 def default_device() -> str:
     """The CPU's name, for the file's comment."""
-    from phantom.kernels.device import cpu_name
+    from phantom.kernels.measure.local_device import cpu_name
 
     return cpu_name().replace('"', "'")

@@ -13,7 +13,7 @@ _SAME = {
     "_scaled_dot_product_efficient_attention_backward": "_scaled_dot_product_flash_attention_backward",
     "_chunk_cat": "chunk_cat",
 }
-"""What a CUDA device dispatches and what the CPU does (phantom/kernels/cpu_form.py)."""
+"""What a CUDA device dispatches and what the CPU does (phantom/kernels/measure/cpu_form.py)."""
 _KINDS = (
     # In this order: "allreduce" is part of no other name, "reduce" is part of two.
     ("reducescatter", "reduce_scatter"),

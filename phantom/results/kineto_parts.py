@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from phantom.kernels.classes import operators
+from phantom.kernels.predict.operator_classes import operators
 from phantom.results.budget import Interval, StepParts, parts_of
 from phantom.results.budget_names import collective_kind, operator_name
 from phantom.results.compare import MeasurementError

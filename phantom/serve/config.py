@@ -122,5 +122,6 @@ _PEAKS = {
     "float16": "fp16_flops_per_s",
     "bfloat16": "bf16_flops_per_s",
     "float8": "fp8_flops_per_s",
+    "float4": "fp4_flops_per_s",
     "int8": "int8_ops_per_s",
 }

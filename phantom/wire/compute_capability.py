@@ -12,6 +12,7 @@ SYSTEM_SHARED_BYTES = 1024
 """Shared memory that the system takes of each block, from compute capability 8.0."""
 
 _SHARED_KIB = {
+    (6, 0): 64,
     (7, 0): 96,
     (7, 5): 64,
     (8, 0): 164,
@@ -20,6 +21,7 @@ _SHARED_KIB = {
     (8, 9): 100,
     (9, 0): 228,
     (10, 0): 228,
+    (10, 3): 228,
 }
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
 _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24}

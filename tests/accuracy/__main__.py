@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import netsim.accuracy
-import phantom.kernels.accuracy
+import phantom.kernels.accuracy.page
 import tests.accuracy.compiled_block
 import tests.accuracy.cpu
 import tests.accuracy.runs
@@ -27,7 +27,7 @@ def main() -> int:
     """
     print(netsim.accuracy.report(), flush=True)
     print()
-    print(phantom.kernels.accuracy.page(), flush=True)
+    print(phantom.kernels.accuracy.page.page(), flush=True)
     print()
     if "--full" in sys.argv[1:]:
         tests.accuracy.runs.run(tests.accuracy.rows.rows(), limit_s=float("inf"), timeout_s=1800.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from phantom.kernels.device import cpu_name
+from phantom.kernels.measure.local_device import cpu_name
 
 if TYPE_CHECKING:
     from .cpu import Result

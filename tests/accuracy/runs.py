@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from netsim.cluster import HOST_DEFAULTS_S, load_cluster
-from phantom.kernels.constants import constants_for
-from phantom.kernels.gpt_step import GptShape, attention_kernels, block_kernels, head_kernels
-from phantom.kernels.predict import Predictor
+from phantom.kernels.calibrate.gpt_step import GptShape, attention_kernels, block_kernels, head_kernels
+from phantom.kernels.predict.constants import constants_for
+from phantom.kernels.predict.predictor import Predictor
 from phantom.serve.config import kernel_gpu
 from tests.accuracy.rows import HERE, Row, rows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phantom.kernels.estimate import Estimate
+from phantom.kernels.predict.estimate import Estimate
 from tests.accuracy import runs
 from tests.accuracy.rows import Row, kernel_fit_rows, rows
 from tests.accuracy.runs import command, schedule, step_s, version
@@ -84,8 +84,10 @@ def test_a_result_is_of_another_version_when_a_rule_prices_its_kernels_anew(
 ) -> None:
     before = version(ROWS["ms0387"])
     runs._prices.cache_clear()
-    monkeypatch.setattr("phantom.kernels.compute_rules.gemm", lambda kernel, context: Estimate(1.0))
-    monkeypatch.setattr("phantom.kernels.context.memory_s", lambda *_, **__: 1.0)
+    monkeypatch.setattr(
+        "phantom.kernels.predict.rules.compute_rules.gemm", lambda kernel, context: Estimate(1.0)
+    )
+    monkeypatch.setattr("phantom.kernels.predict.rule_context.memory_s", lambda *_, **__: 1.0)
     try:
         assert version(ROWS["ms0387"]) != before
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interpose import clocks
+from interpose.time import clocks
 from interpose_python.fake_extension import FakeExtension
 
 PS = 10**12

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from phantom.kernels.model import CostModel
+from phantom.kernels.cost_model import CostModel
 
 GPU = "h100"
 CONFIG = {"device_count": 4, "capacity_bytes": 79 << 30, "values": True, "unknown_values": "healthy"}
@@ -38,7 +38,7 @@ def attach(gpu: str = GPU) -> tuple[ModuleType, Launches]:
     """Imports torch attached (once per process) and returns the extension and what it asks the cost model."""
     os.environ["PHANTOM_CONFIG"] = json.dumps(CONFIG)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="phantom-test-inductor-")
-    from interpose import import_hook
+    from interpose.startup import import_hook
 
     import_hook.install()
     import torch  # noqa: F401

@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from phantom.kernels.description import Argument, IntList, KernelDescription, Opaque, TensorList, TensorMeta
+from phantom.kernels.request.description import (
+    Argument,
+    IntList,
+    KernelDescription,
+    Opaque,
+    TensorList,
+    TensorMeta,
+)
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:

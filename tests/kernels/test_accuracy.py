@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 
-from phantom.kernels.accuracy import Result, attention_results, gemm_results, memory_results, page
-from phantom.kernels.published import training_rows
+from phantom.kernels.accuracy.page import Result, attention_results, gemm_results, memory_results, page
+from phantom.kernels.calibrate.published_rows import training_rows
 
 
 def _median(results: list[Result]) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from phantom.kernels import CostModel, KernelDescription
-from phantom.kernels.attention import attention_shape, scratch_bytes
-from phantom.kernels.description import TensorMeta, contiguous
+from phantom.kernels.predict.attention import attention_shape, scratch_bytes
+from phantom.kernels.request.description import TensorMeta, contiguous
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from phantom.cli.kernels import kernels
 from phantom.kernels import CostModel
-from phantom.kernels.description import KernelDescription, contiguous, encode_kernel
-from phantom.kernels.store import KernelStore
+from phantom.kernels.measure.kernel_store import KernelStore
+from phantom.kernels.request.description import KernelDescription, contiguous, encode_kernel
 
 
 def _run(*args: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantom.kernels.description import (
+from phantom.kernels.request.description import (
     IntList,
     KernelDescription,
     KernelFormatError,

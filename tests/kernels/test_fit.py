@@ -10,18 +10,16 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from phantom.kernels import fit
-from phantom.kernels.constants import build_constants
-from phantom.kernels.context import Context
+from phantom.kernels.calibrate import constant_fit as fit
+from phantom.kernels.calibrate.case_prices import memory_case_s
+from phantom.kernels.calibrate.published_rows import MemoryCase, gemm_cases, training_rows
 from phantom.kernels.gpu import gpu_by_name
-from phantom.kernels.published import MemoryCase, gemm_cases, training_rows
-from phantom.kernels.reproduce import memory_case_s
+from phantom.kernels.predict.constants import build_constants
+from phantom.kernels.predict.rule_context import Context
 
 
 def _start() -> dict:
-    return json.loads((Path(fit.__file__).parent / "data" / "constants_start.json").read_text())[
-        "architectures"
-    ]
+    return json.loads((fit._PATH.parent / "constants_start.json").read_text())["architectures"]
 
 
 def test_a_known_saturation_is_found_again() -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantom.kernels.constants import constants_for
-from phantom.kernels.context import Context
-from phantom.kernels.description import KernelDescription, TensorMeta, contiguous, transposed
-from phantom.kernels.gemm import GemmShape
 from phantom.kernels.gpu import gpu_by_name, known_gpus
-from phantom.kernels.matmul import matmul_shapes
+from phantom.kernels.predict.constants import constants_for
+from phantom.kernels.predict.products.gemm import GemmShape
+from phantom.kernels.predict.products.matmul_shapes import matmul_shapes
+from phantom.kernels.predict.rule_context import Context
+from phantom.kernels.request.description import KernelDescription, TensorMeta, contiguous, transposed
 
 
 def _context(name: str) -> Context:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from phantom.kernels.description import KernelDescription, TensorMeta
 from phantom.kernels.gpu import gpu_by_name
-from phantom.kernels.ideal import flops_by_dtype, ideal_ps
+from phantom.kernels.predict.ideal import flops_by_dtype, ideal_ps
+from phantom.kernels.request.description import KernelDescription, TensorMeta
 
 
 def tensor(dtype: str, *sizes: int) -> TensorMeta:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from phantom.kernels.description import (
+from phantom.kernels.key import cost_key
+from phantom.kernels.request.description import (
     KernelDescription,
     Opaque,
     TensorList,
@@ -10,7 +11,6 @@ from phantom.kernels.description import (
     contiguous,
     transposed,
 )
-from phantom.kernels.key import cost_key
 
 A = contiguous("bfloat16", 64, 32)
 

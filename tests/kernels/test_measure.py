@@ -16,12 +16,12 @@ pytest.importorskip("torch")
 from record import Recorder
 
 from phantom.kernels import CostModel, KernelDescription, cost_key
-from phantom.kernels.cpu_form import cpu_form
-from phantom.kernels.description import IntList, Opaque, contiguous, encode_kernel
-from phantom.kernels.device import local_cpu, shared_cpu_name
-from phantom.kernels.measure import MeasurementFailed, Measurer, _Worker
-from phantom.kernels.store import KernelStore
-from phantom.kernels.timing import cpu_cache_bytes
+from phantom.kernels.measure.call_timing import cpu_cache_bytes
+from phantom.kernels.measure.cpu_form import cpu_form
+from phantom.kernels.measure.kernel_store import KernelStore
+from phantom.kernels.measure.local_device import local_cpu, shared_cpu_name
+from phantom.kernels.measure.measurer import MeasurementFailed, Measurer, _Worker
+from phantom.kernels.request.description import IntList, Opaque, contiguous, encode_kernel
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import msgpack
 import pytest
 
 from phantom.kernels import CostModel, KernelDescription, KernelFormatError
-from phantom.kernels.classes import CLASSES
-from phantom.kernels.description import TensorList, contiguous, encode_kernel, transposed
+from phantom.kernels.predict.operator_classes import CLASSES
+from phantom.kernels.request.description import TensorList, contiguous, encode_kernel, transposed
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ pytest.importorskip("expecttest")
 from record import Recorder  # noqa: E402
 
 from phantom.kernels import CostModel, KernelDescription  # noqa: E402
-from phantom.kernels.classes import CLASSES  # noqa: E402
+from phantom.kernels.predict.operator_classes import CLASSES  # noqa: E402
 
 _A_SECOND_PS = 10**12
 

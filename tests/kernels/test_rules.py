@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantom.kernels import CostModel, KernelDescription
-from phantom.kernels.convolution import convolution_passes
-from phantom.kernels.description import Argument, IntList, Opaque, TensorList, TensorMeta, contiguous
-from phantom.kernels.multi_tensor import launches
+from phantom.kernels.predict.products.convolution_shapes import convolution_passes
+from phantom.kernels.predict.rules.multi_tensor import launches
+from phantom.kernels.request.description import Argument, IntList, Opaque, TensorList, TensorMeta, contiguous
 
 MODEL = CostModel("a100", mode="predict")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from phantom.kernels.store import KernelStore, Measurement, StoreError, default_path
+from phantom.kernels.measure.kernel_store import KernelStore, Measurement, StoreError, default_path
 
 ONE = Measurement(
     key="mm(f32[8,8]c, f32[8,8]c)", device="CPU X", kind="cpu", threads=1, torch="2.13.0", runtime="MKL",
@@ -78,7 +78,7 @@ def test_processes_create_and_write_together(tmp_path: Path) -> None:
     path = tmp_path / "shared.sqlite"
     script = (
         "import sys\nfrom dataclasses import replace\n"
-        "from phantom.kernels.store import KernelStore, Measurement\n"
+        "from phantom.kernels.measure.kernel_store import KernelStore, Measurement\n"
         f"one = {ONE!r}\nstore = KernelStore({str(path)!r})\n"
         "for i in range(15): store.add(replace(one, key=f'{sys.argv[1]}-{i}'))\n"
     )

@@ -29,6 +29,13 @@ def test_probing_finds_the_stand_in_and_its_version(standins: None) -> None:
     assert importlib.util.find_spec("apex.there_is_none") is None
 
 
+def test_a_library_that_is_only_named_answers_imports_not_questions(standins: None) -> None:
+    assert importlib.util.find_spec("mamba_ssm") is None
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("mamba-ssm")
+    assert importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
+
+
 def test_outside_a_job_nothing_is_found(standins: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PHANTOM_CONFIG")
     assert importlib.util.find_spec("apex") is None

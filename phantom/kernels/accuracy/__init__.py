@@ -1,0 +1,1 @@
+"""The predictor's error on published rows: ``python -m phantom.kernels.accuracy``."""

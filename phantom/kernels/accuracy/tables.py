@@ -1,0 +1,27 @@
+"""Which reader reads which file of a folder of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from phantom.kernels.accuracy import product_tables
+from phantom.kernels.accuracy.checked_row import CheckedRow, SkippedRow
+
+Reader = Callable[[Path], Iterator[CheckedRow | SkippedRow]]
+
+READERS: dict[str, tuple[Reader, ...]] = {
+    "aic_gemm_sample.csv": (product_tables.aic_gemm,),
+    "simumax_op_efficiency.csv": (product_tables.simumax_products,),
+    "gemm.csv": (product_tables.published_products,),
+    "tracelens_h100_b200_kernels.csv": (product_tables.tracelens_products,),
+}
+"""Readers by file name; a table of several kinds of kernels has several, each takes its rows."""
+
+
+def read_folder(folder: Path) -> list[CheckedRow | SkippedRow]:
+    """Every row of the known tables in *folder*.  Raises FileNotFoundError if it has none of them."""
+    found = [name for name in READERS if (folder / name).is_file()]
+    if not found:
+        raise FileNotFoundError(f"{folder}: none of the tables {', '.join(sorted(READERS))}")
+    return [row for name in found for reader in READERS[name] for row in reader(folder / name)]

@@ -1,0 +1,1 @@
+"""Published measurements of kernels, and the constants fitted to them."""

@@ -1,0 +1,1 @@
+"""Predicted durations: constants per architecture, one rule per kernel class."""

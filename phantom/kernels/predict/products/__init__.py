@@ -1,0 +1,1 @@
+"""Matrix products: which products an operator computes, and the time of one."""

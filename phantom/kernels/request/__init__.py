@@ -1,0 +1,1 @@
+"""A cost request: one dispatched operator as frozen values, and the data types it names."""
