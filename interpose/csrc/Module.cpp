@@ -111,9 +111,11 @@ void readConfig(const py::dict& given) {
 std::mutex g_first_use_mutex;
 PyObject* g_first_use = nullptr;
 std::atomic<bool> g_first_use_done{false};
+std::atomic<bool> g_in_bad_fork{false};   // the parent has used the device: CUDA cannot be used in this process
 
 void afterForkInChild() {
   new (&g_first_use_mutex) std::mutex;
+  g_in_bad_fork = g_in_bad_fork || g_first_use_done;
   g_first_use_done = false;
   resetClocksAfterFork();
   resetSessionAfterFork();
@@ -328,6 +330,10 @@ Installer::Installer(int order, void (*run)()) { allInstallers().emplace_back(or
 
 void ensureSession() {
   if (g_first_use_done.load(std::memory_order_acquire)) return;
+  // PyTorch's text (torch/cuda/__init__.py, _lazy_init).
+  TORCH_CHECK(!g_in_bad_fork.load(std::memory_order_acquire),
+              "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+              "'spawn' start method");
   if (g_first_use == nullptr) return;
   py::gil_scoped_acquire gil;  // the GIL is the lock: a second thread comes here only after the callback returned
   if (g_first_use_done.exchange(true)) return;
