@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from netsim.outside import OutsideError, read_json
 
 
 class MeasurementError(ValueError):
@@ -66,11 +67,9 @@ def read_measured(path: Path) -> dict[int, float]:
     at that place of the list, or {"index": i, "real_s": t}. Raises MeasurementError.
     """
     try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise MeasurementError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise MeasurementError(f"{path} is not JSON: {error}") from None
+        content = read_json(path, not_a_number=True)  # the check below names the place
+    except OutsideError as error:
+        raise MeasurementError(str(error)) from None
     entries = content.get("steps") if isinstance(content, dict) else content
     if not isinstance(entries, list):
         raise MeasurementError(
