@@ -58,7 +58,7 @@ def export(
             for path in export_chakra(recording, chakra, steps=wanted):
                 click.echo(str(path))
     if timeline:
-        world_size = int(recording.summary.get("world_size", 1))
+        world_size = recording.summary.world_size
         with _told(timeline):
             chosen = None
             if ranks is not None:

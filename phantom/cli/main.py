@@ -53,7 +53,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point; exit statuses are those of contract.md."""
+    """Entry point; docs/running.md lists the exit statuses."""
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:

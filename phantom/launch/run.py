@@ -31,6 +31,7 @@ from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
 from phantom.launch.verdict import SIMULATOR, Verdict, judge
 from phantom.report import finish as report
+from phantom.results.run_summary import Summary
 from phantom.serve.config import cluster_digest
 from phantom.serve.recorder import FILE as COLLECTIVES
 from phantom.terminal.progress import Progress
@@ -255,7 +256,7 @@ class Run:
         assert self._agent is not None
         left = self._agent.end_orphans(f"{environment.STATE}={self._state}")
         marks = sorted(path.name for path in self._state.iterdir())
-        summary: dict[str, Any] | None = None
+        summary: Summary | None = None
         trouble: str | None = outcome.simulator_gone
         if trouble is None:
             statuses = {name.removeprefix("rank "): status for name, status in outcome.statuses.items()}
@@ -267,7 +268,7 @@ class Run:
                         "wall_s": outcome.wall_s,
                     }
                 )
-                self._fetch_recording(summary)
+                summary = self._fetch_recording(summary)
             except PhantomError as error:
                 trouble = str(error)
         verdict = judge(
@@ -281,35 +282,35 @@ class Run:
             orphans=left,
             wall_s=time.monotonic() - self._started_s,
         )
-        self._moe_routing.note(verdict.summary, self._options.moe_routing)
+        noted = self._moe_routing.note(verdict.summary, self._options.moe_routing)
+        verdict = replace(verdict, summary=noted)
         try:
             report.write_summary(self.out / "summary.json", verdict.summary)
         except OSError as error:
             text = cannot_write(error, self.out / "summary.json")
             return replace(verdict, status=verdict.status or SIMULATOR, messages=(*verdict.messages, text))
         self._progress.phase("writing the report")
-        verdict.summary.update(
-            report.finish(
-                self.out,
-                timeline=self._options.timeline,
-                tokens_per_step=self._options.tokens_per_step,
-                samples_per_step=self._options.samples_per_step,
-                options=self._options.engine_options(),
-            )
+        finished = report.finish(
+            self.out,
+            timeline=self._options.timeline,
+            tokens_per_step=self._options.tokens_per_step,
+            samples_per_step=self._options.samples_per_step,
+            options=self._options.engine_options(),
         )
-        return verdict
+        return replace(verdict, summary=finished)
 
-    def _fetch_recording(self, summary: dict[str, Any]) -> None:
+    def _fetch_recording(self, summary: Summary) -> Summary:
         """A simulator elsewhere gives its record of collectives; a report without it would look complete."""
         if self._recording is None:
-            return
+            return summary
         assert self._client is not None
         assert self.out is not None
         try:
             self._client.fetch_recording(self._recording, self.out / "spool" / COLLECTIVES)
         except (SimulatorError, OSError) as error:
             text = f"report and timeline lack the collectives: the simulator's record did not arrive: {error}"
-            summary.setdefault("warnings", []).append(text)
+            return summary.warned(text)
+        return summary
 
     def _end(self) -> None:
         self._progress.clear()

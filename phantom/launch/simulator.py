@@ -17,7 +17,9 @@ from typing import Any
 
 import grpc
 
+from netsim.outside import OutsideError
 from phantom.launch.errors import SimulatorError, UsageError
+from phantom.results.run_summary import Summary, summary_from
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
 
@@ -134,10 +136,13 @@ class SimulatorClient:
         """
         return self._call(self._stub.OpenJob, job)
 
-    def close_job(self, end: Mapping[str, Any]) -> dict[str, Any]:
+    def close_job(self, end: Mapping[str, Any]) -> Summary:
         """Ends the job; returns the summary. Raises SimulatorError."""
         self._closing = True
-        return self._call(self._stub.CloseJob, end)
+        try:
+            return summary_from(self._call(self._stub.CloseJob, end), name="the simulator's summary")
+        except OutsideError as error:
+            raise SimulatorError(str(error)) from None
 
     def fetch_recording(self, key: str, file: Path) -> None:
         """Writes the simulator's record of a closed job's collectives to `file`. Raises SimulatorError,

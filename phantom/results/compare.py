@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from netsim.outside import OutsideError, read_json
+from phantom.results.run_summary import StepTime
 
 
 class MeasurementError(ValueError):
@@ -99,14 +100,14 @@ def _is_number(value: Any) -> bool:
 
 
 def compare_steps(
-    steps: Sequence[Mapping[str, Any]], measured: Mapping[int, float], *, skip: int | None = None
+    steps: Sequence[StepTime], measured: Mapping[int, float], *, skip: int | None = None
 ) -> Comparison:
     """Pairs the `steps` of a summary.json with measured times.
 
     `skip`: how many leading steps do not count; by default the first one where there are more, as in
     `step_virtual_s`. Raises MeasurementError where no step is left.
     """
-    virtual = {int(step["index"]): float(step["virtual_s"]) for step in steps}
+    virtual = {step.index: step.virtual_s for step in steps}
     pairs = tuple(
         StepPair(index=index, virtual_s=virtual[index], real_s=measured[index])
         for index in sorted(virtual.keys() & measured.keys())

@@ -15,6 +15,7 @@ import msgpack
 from netsim.cluster import ClusterSpec, load_cluster
 from netsim.errors import NetsimError
 from phantom.engine import EngineOptions
+from phantom.results.run_summary import plain
 from phantom.serve.config import cluster_digest, kernel_gpu, rank_config
 from phantom.serve.job import Job, JobRequest
 from phantom.serve.recorder import FILE
@@ -163,12 +164,11 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         job = self._current(context)
         statuses = {str(rank): int(status) for rank, status in (message.get("statuses") or {}).items()}
         summary = job.close(statuses=statuses, interrupted=bool(message.get("interrupted")))
-        self._save_kernels(job, summary)
-        self._tell_failures(summary)
+        summary = summary.warned(*self._save_kernels(job), *self._failures())
         with self._lock:
             if self._job is job:
                 self._job = None
-        return _reply(summary)
+        return _reply(plain(summary))
 
     def Recording(
         self, request: messages.JsonMessage, context: grpc.ServicerContext
@@ -180,28 +180,28 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         except KeyError:
             _refuse(context, "NOT_FOUND", f"there is no record {key} of collectives here (any more)")
 
-    def _tell_failures(self, summary: dict[str, Any]) -> None:
-        """Warns of kernels that could not be measured, or whose arguments nobody expected."""
+    def _failures(self) -> list[str]:
+        """Warnings of kernels that could not be measured, or whose arguments nobody expected."""
         failures = self._costs.failures
-        if failures:
-            key, reason = next(iter(sorted(failures.items())))
-            summary.setdefault("warnings", []).append(
-                f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced "
-                f"as intended, such as {key}: {reason}"
-            )
+        if not failures:
+            return []
+        key, reason = next(iter(sorted(failures.items())))
+        return [
+            f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced "
+            f"as intended, such as {key}: {reason}"
+        ]
 
-    def _save_kernels(self, job: Job, summary: dict[str, Any]) -> None:
+    def _save_kernels(self, job: Job) -> list[str]:
         """Writes what the job's kernels are, so that they can be measured elsewhere; on another host than the
-        run's folder there is nowhere to write to."""
+        run's folder there is nowhere to write to. Returns warnings."""
         folder = job.request.out
         if folder is None or not folder.is_dir():
-            return
+            return []
         try:
             self._costs.save_requests(folder / KERNELS_FILE)
         except OSError as error:
-            summary.setdefault("warnings", []).append(
-                f"cannot write {folder / KERNELS_FILE}: {error.strerror}"
-            )
+            return [f"cannot write {folder / KERNELS_FILE}: {error.strerror}"]
+        return []
 
     def RankExited(
         self, request: messages.JsonMessage, context: grpc.ServicerContext

@@ -67,7 +67,7 @@ def export_chakra(recording: Recording, prefix: Path, *, steps: tuple[int, int] 
     (ASTRA-sim's --comm-group-configuration) and not in a METADATA node, on which its statistics abort.
     Raises ExportError where a rank or the steps were not recorded.
     """
-    world = int(recording.summary.get("world_size", 0))
+    world = recording.summary.world_size
     missing = [rank for rank in range(world) if rank not in recording.ranks]
     if missing or not world:
         raise ExportError(
