@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phantom.results.run_summary import CollectiveSummary, KernelClass, Summary, TopKernel
 from phantom.terminal.units import count, many, rate, seconds, share, size
@@ -10,6 +10,8 @@ from phantom.terminal.units import count, many, rate, seconds, share, size
 TOP_KERNELS, TOP_COLLECTIVES, TOP_COPIES = 10, 5, 3
 HOST_COPIES = {"h2d": "host to device", "d2h": "device to host"}
 RANKS_NAMED = 16
+NAME = 36
+"""Characters that a name keeps before a narrow terminal goes without a column."""
 
 Row = tuple[str, str]
 
@@ -166,8 +168,8 @@ class Listing:
     def without(self, column: str) -> Listing:
         """The same list with one column less."""
         at = self.columns.index(column)
-        return Listing(
-            title=self.title,
+        return replace(
+            self,
             columns=self.columns[:at] + self.columns[at + 1 :],
             entries=tuple(entry[:at] + entry[at + 1 :] for entry in self.entries),
             left=self.left - (at < self.left),
@@ -175,16 +177,23 @@ class Listing:
         )
 
     def width(self, *, gap: int = 2) -> int:
-        """Characters of the widest line with `gap` between columns."""
+        """Characters of the widest line with `gap` between columns; long names count as NAME."""
         cells = [max(len(row[i]) for row in [self.columns, *self.entries]) for i in range(len(self.columns))]
-        return sum(cells) + gap * (len(cells) - 1)
+        return sum(cells[1:]) + min(cells[0], NAME) + gap * (len(cells) - 1)
 
     def fitted(self, width: int, *, gap: int = 2) -> Listing:
-        """The list without as many spare columns as it takes to fit."""
+        """The list without as many spare columns as it takes to fit, and with long names cut."""
         listing = self
         while listing.width(gap=gap) > width and listing.spare:
             listing = listing.without(listing.spare[0])
-        return listing
+        cells = max(len(row[0]) for row in [listing.columns, *listing.entries])
+        room = max(width - listing.width(gap=gap) + min(cells, NAME), 8)
+        entries = tuple((_cut(name, room), *others) for name, *others in listing.entries)
+        return replace(listing, entries=entries)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def kernel_list(summary: Summary, limit: int = TOP_KERNELS) -> Listing:

@@ -35,15 +35,7 @@ def final_table(summary: Summary, *, width: int = 80) -> RenderableType:
 def _drawn(listing: Listing) -> Table:
     table = Table(title=listing.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(listing.columns):
-        # Only names may be shortened: half a number would be a wrong number.
-        shortened = number == 0
-        table.add_column(
-            column,
-            justify="left" if number < listing.left else "right",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if shortened else max(len(entry[number]) for entry in listing.entries),
-        )
+        table.add_column(column, justify="left" if number < listing.left else "right", no_wrap=True)
     for entry in listing.entries:
         table.add_row(*(Text(cell) for cell in entry))
     return table
