@@ -174,7 +174,7 @@ def merge(others: tuple[Path, ...], store: Path | None) -> None:
     with _open(store, create=True) as keep:
         for other in opened:
             result = keep.merge(other)
-            click.echo(f"{other.path}: {_told(result)}")
+            click.echo(f"{other.path}: {_counts(result)}")
             other.close()
 
 
@@ -205,11 +205,11 @@ def import_(file: Path, store: Path | None) -> None:
             text = read_text(file)
         with _open(store, create=True) as keep:
             click.echo(
-                _told(keep.import_text(text, source="standard input" if str(file) == "-" else str(file)))
+                _counts(keep.import_text(text, source="standard input" if str(file) == "-" else str(file)))
             )
     except (StoreError, OutsideError) as error:
         _fail(error)
 
 
-def _told(result: Any) -> str:
+def _counts(result: Any) -> str:
     return f"{result.added} added, {result.replaced} replaced, {result.kept} kept"

@@ -59,7 +59,7 @@ from phantom.terminal import table
               show_default="by COMMAND's form",
               help="Start COMMAND once per rank, per node, or once.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=None, show_default="to the script's end",
-              help="End the job after so many steps.")  # fmt: skip
+              help="Stop after N steps.")  # fmt: skip
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Only source of randomness in the simulator."
 )

@@ -82,7 +82,7 @@ def summarize(
 
 
 def job_status(engine: Engine, statuses: Mapping[str, int], interrupted: bool) -> str:
-    """ok, failed, deadlock, oom or interrupted. An OOM that the script survived is no failure."""
+    """ok, failed, deadlock, oom or interrupted. An OOM that the script survived does not count."""
     failure = engine.failure
     if failure is not None and failure.kind == "deadlock":
         return "deadlock"

@@ -55,7 +55,7 @@ class _Stream:
 
 
 def groups(recording: Recording) -> dict[tuple[int, ...], str]:
-    """Groups by their ranks, numbered from 1: ASTRA-sim wants decimal names, and takes 0 for all ranks."""
+    """Groups by their ranks, numbered from 1: ASTRA-sim needs decimal names, and takes 0 for all ranks."""
     members = sorted({c.ranks for c in recording.collectives if c.kind != MESSAGES and len(c.ranks) > 1})
     return {ranks: str(number) for number, ranks in enumerate(members, start=1)}
 
