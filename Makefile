@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env base full build demo test fuzz lint bench accuracy gpu-check frameworks docker-test trace-processor clean
+.PHONY: env base full build demo test fuzz lint bench accuracy gpu-check frameworks docker-test trace-processor chaos clean
 
 env: full build
 
@@ -39,6 +39,9 @@ lint: full
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	if test -x $(BIN)/clang-format; then \
+	  find interpose/csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format --dry-run -Werror; fi
 
 test: env lint
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
@@ -76,3 +79,7 @@ trace-processor: $(VENV)/.base
 
 clean:
 	rm -rf $(VENV) interpose/_build build *.egg-info phantom-run-*
+
+# Kills and stops the processes of small runs at random moments (tests/chaos/README.md).
+chaos: env
+	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),200) --seed $(or $(SEED),0)

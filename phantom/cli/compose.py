@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from phantom.cli.run import run
 from phantom.launch.errors import UsageError
 
-NOT_FOR_CONTAINERS = ("await_nodes", "server", "out", "as_json", "command")
+NOT_FOR_CONTAINERS = ("await_nodes", "server", "token_file", "out", "as_json", "command")
 """Options of `phantom run` that the containers settle themselves."""
 
 FORWARDED = [option for option in run.params if option.name not in NOT_FOR_CONTAINERS]
@@ -59,7 +59,7 @@ def compose(
 
     The options of `phantom run` mean what they mean there.
     """
-    from interpose import pth
+    from interpose.startup import pth
     from phantom.launch.command import ONCE, parse
     from phantom.launch.compose import ComposeJob, check_paths, text, write
     from phantom.launch.plan import size_job

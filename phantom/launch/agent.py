@@ -1,4 +1,4 @@
-"""`phantom run`'s side of the fork server (interpose/forkserver.py)."""
+"""`phantom run`'s side of the fork server (interpose/fork/server.py)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from interpose import pth
+from interpose.startup import pth
 from phantom.launch import orphans
 from phantom.launch.plan import PlannedProcess
+from phantom.launch.processes import is_stopped
 
 PRELOAD = (
     "torch.distributed",
@@ -35,13 +37,15 @@ PRELOAD = (
 """Modules that nearly every rank imports by itself sooner or later; importing them once saves seconds per
 rank."""
 
+END_S = 5.0
+
 # The hook makes `interpose` importable; `-c` puts the working folder on the path, where a script could hide
 # modules.
 _BOOTSTRAP = """
 import sys
 if sys.path and sys.path[0] == "": del sys.path[0]
 exec({hook!r}, {{"__name__": "_phantom_hook", "__file__": "<phantom>"}})
-from interpose.forkserver import serve
+from interpose.fork.server import serve
 serve({descriptor}, {parent})
 """
 
@@ -87,12 +91,32 @@ class Agent:
             except OSError:
                 chunk = b""
             if not chunk:
-                self._events.put(("agent", {"event": "gone"}))
+                self._events.put(("agent", {"event": "gone", "reason": self._how_it_ended()}))
                 return
             buffer += chunk
             *lines, buffer = buffer.split(b"\n")
             for line in lines:
                 self._events.put(("agent", json.loads(line)))
+
+    def _how_it_ended(self) -> str:
+        try:
+            status = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        if status >= 0:
+            return f"status {status}"
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"killed by signal {-status}"
+
+    def is_stopped(self) -> bool:
+        """Whether the server was stopped (SIGSTOP), so that it does nothing that it is asked."""
+        return is_stopped(self.process.pid)
+
+    def kill(self) -> None:
+        """Ends the server by force; what it started dies with it."""
+        self.process.kill()
 
     def environment(self, variables: Mapping[str, str]) -> None:
         """Tells a preloading server what the virtual device looks like."""
@@ -123,7 +147,7 @@ class Agent:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         try:
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=0.1 if self.is_stopped() else END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -12,6 +12,7 @@ from phantom.launch.options import RunOptions
 from phantom.launch.plan import Job
 from phantom.launch.supervisor import Outcome
 from phantom.results.run_summary import Status, Summary
+from phantom.wire.fields import AbortKind
 
 OK, USAGE, DEADLOCK, SIMULATOR = 0, 2, 3, 4
 
@@ -31,6 +32,7 @@ def judge(
     job: Job,
     outcome: Outcome,
     summary: Summary | None,
+    partial: Summary | None = None,
     trouble: str | None,
     attached: bool,
     ranks_seen: int,
@@ -39,12 +41,13 @@ def judge(
 ) -> Verdict:
     """Settles how the run went.
 
-    `summary`: the simulator's, None where it could not give one; `trouble`: why. `attached`: some process of
-    the job saw the virtual device; `ranks_seen`: how many became ranks. `orphans`: processes that had to be
-    ended afterwards.
+    `summary`: the simulator's, None where it could not give one; `trouble`: why; `partial`: the last one
+    before that. `attached`: some process of the job saw the virtual device; `ranks_seen`: how many became
+    ranks.
+    `orphans`: processes that had to be ended afterwards.
     """
     messages: list[str] = []
-    result = summary if summary is not None else _empty(options, job)
+    result = summary or partial or _empty(options, job)
     command = tuple(printable(word) for word in options.command)
     result = structs.replace(result, command=command, wall_s=round(wall_s, 3))
     known = result.status
@@ -57,16 +60,26 @@ def judge(
         stuck = f" ({outcome.stuck})" if outcome.stuck else ""
         name = signal.Signals(outcome.interrupted).name
         messages.append(f"interrupted by {name}{stuck}; the summary holds the steps so far")
+        if trouble is not None:
+            messages.append(trouble)
         return _verdict(128 + outcome.interrupted, result, messages, status="interrupted")
     if trouble is not None:
         messages.append(f"the simulator failed: {trouble}")
         return _verdict(SIMULATOR, result.warned(messages[-1]), messages, status="failed")
-    aborted = outcome.aborted or {}
+    if outcome.agent_gone is not None:
+        messages.append(
+            f"the process that starts the ranks ended, and they with it ({outcome.agent_gone}); the summary "
+            f"holds the steps so far"
+        )
+        return _verdict(SIMULATOR, result.warned(messages[-1]), messages, status="failed")
+    aborted = outcome.aborted
     # How a lost peer ended says more than that it is lost; a launcher hides which rank it was.
     known_peer = outcome.failure is not None and outcome.failure.rank is not None
-    if aborted and not (aborted.get("kind") == "peer-lost" and known_peer):
-        messages.append(f"{aborted.get('kind', 'abort')}: {aborted.get('message', '')}")
-    if known == "deadlock" or aborted.get("kind") == "deadlock":
+    if aborted is not None and not (aborted.kind is AbortKind.peer_lost and known_peer):
+        messages.append(f"{aborted.kind}: {aborted.message}")
+    if aborted is not None and aborted.kind is AbortKind.protocol:
+        return _verdict(SIMULATOR, result, messages, status="failed")
+    if known == "deadlock" or (aborted is not None and aborted.kind is AbortKind.deadlock):
         return _verdict(DEADLOCK, result, messages, status="deadlock")
     failure = outcome.failure
     if failure is not None:

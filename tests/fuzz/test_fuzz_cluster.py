@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fuzz.commands import ends_well
 from fuzz.limits import FUZZ
 from fuzz.mutation import changed, damaged
-from netsim.cluster import PRESETS, list_presets, parse_cluster
+from netsim.cluster import list_presets, parse_cluster
+from netsim.cluster.load import PRESETS
 from netsim.errors import NetsimError
 from netsim.network import Network
 from netsim.outside import parse_toml

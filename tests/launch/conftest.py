@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from launch.fake_simulator import FakeSimulator
+from phantom.wire.token import VARIABLE
+
+TOKEN = "what-admits-nodes-and-runs"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,8 +28,9 @@ if "PHANTOM" in os.environ:
     sys.path.append({str(ROOT / "tests" / "interpose_python")!r})
     import fake_extension
     sys.modules["interpose._C"] = fake_extension.FakeExtension()
-    sys.modules["interpose.cuda_surface"] = fake_extension.cuda_surface()
-    for name in ("distributed", "memory_tags", "routing", "triton.install"):  # they need the real extension
+    sys.modules["interpose.cuda.surface"] = fake_extension.cuda_surface()
+    real = ("hooks.distributed", "hooks.memory_tags", "hooks.routing", "triton.install")
+    for name in real:  # they need the real extension
         sys.modules["interpose." + name] = fake_extension.without_effect("interpose." + name)
 """
 
@@ -57,7 +61,7 @@ class Phantom:
         given = list(args)
         if self.simulator is not None and given[0] == "run":
             given[1:1] = ["--server", self.simulator.address]
-        env = {**os.environ, "PYTHONPATH": str(self.folder / "site"), **variables}
+        env = {**os.environ, "PYTHONPATH": str(self.folder / "site"), VARIABLE: TOKEN, **variables}
         env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
         code = PHANTOM if self.faked else PHANTOM.replace(PRETEND_BUILT, "")
         command = [sys.executable, "-c", code, *given]
