@@ -301,8 +301,8 @@ def degrade_section(t: Table) -> DegradeSpec:
         what = "rank" if key == "gpus" else "node"
         numbered[key] = {}
         for name, factor in t.factors(key, what=what).items():
-            if not name.isdigit() or factor <= 0:
-                t.fail(f"{key}.{name}", factor, f"must be {what} number = speed factor above 0, at most 1")
+            if not (name.isascii() and name.isdigit() and len(name) <= 7):
+                t.fail(f"{key}.{name}", factor, f"must be {what} number = speed factor")
             numbered[key][int(name)] = factor
     background = []
     for item in t.items("background"):
@@ -315,11 +315,13 @@ def degrade_section(t: Table) -> DegradeSpec:
                 ),
             )
         )
+        if background[-1].source == background[-1].destination:
+            item.fail("destination", background[-1].destination, "must be another rank than source")
         item.close()
     spec = DegradeSpec(
         gpus=numbered["gpus"],
         hosts=numbered["hosts"],
-        links=t.factors("links", what="link name"),
+        links=t.factors("links", zero=True, what="link name"),
         background=tuple(background),
     )
     t.close()
