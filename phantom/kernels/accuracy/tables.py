@@ -11,10 +11,10 @@ from phantom.kernels.accuracy.checked_row import CheckedRow, SkippedRow
 Reader = Callable[[Path], Iterator[CheckedRow | SkippedRow]]
 
 READERS: dict[str, tuple[Reader, ...]] = {
-    "aic_gemm_sample.csv": (product_tables.aic_gemm,),
-    "simumax_op_efficiency.csv": (product_tables.simumax_products,),
+    "aic_gemm_sample.csv": (product_tables.serving_products,),
+    "simumax_op_efficiency.csv": (product_tables.training_products,),
     "gemm.csv": (product_tables.published_products,),
-    "tracelens_h100_b200_kernels.csv": (product_tables.tracelens_products,),
+    "tracelens_h100_b200_kernels.csv": (product_tables.traced_products,),
 }
 """Readers by file name; a table of several kinds of kernels has several, each takes its rows."""
 
