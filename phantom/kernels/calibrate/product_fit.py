@@ -63,7 +63,7 @@ FITS = (
     ProductFit("blackwell-rtx", "gemm.fp4", "nvfp4", free=(*ProductFit.free, *_WARM)),
     ProductFit("ampere", "gemm", "", training=True, free=("rate_nn", "rate_nt", "epilogue", "grouped")),
     ProductFit("blackwell", "gemm", "", training=True,
-               free=("sustained", "throttle_us", "rate_nn", "rate_nt", "epilogue", "grouped")),
+               free=("sustained", "throttle_us", "rate_nn", "rate_nt", "epilogue", "grouped", "call_us")),
 )  # fmt: skip
 """In this order: a training fit takes the rates of a single product from the serving fit before it."""
 
@@ -127,7 +127,7 @@ def _fit(data: dict[str, Any], fit: ProductFit, cases: Sequence[ProductCase]) ->
     low, high = zip(*(_limits(name, value) for (_, name), value in zip(names, start)))
     origin = [min(0.0, upper - 1e-4) for upper in high]
     found = least_squares(
-        objective, origin, bounds=(low, high), loss="cauchy", f_scale=_ROBUST, diff_step=2e-2, max_nfev=4
+        objective, origin, bounds=(low, high), loss="cauchy", f_scale=_ROBUST, diff_step=2e-2, max_nfev=6
     )
     write(found.x, digits=4)
     constants = build_constants(fit.architecture, data)

@@ -139,13 +139,24 @@ def _training_shape(op: str, s: Mapping[str, str]) -> tuple[str, GemmShape]:
     if s["stage"] == "bwd_grad_w":  # dW[n, k] = dY^T X over the rows of each expert
         out_bytes = 4.0 if s["main_grad_dtype"] == "fp32" else 2.0
         shape = GemmShape(
-            n, k, rows, groups, 2.0, out_bytes, "NT", reads_c=s["accumulate"] == "True", grouped=True
+            n,
+            k,
+            rows,
+            groups,
+            2.0,
+            out_bytes,
+            "NT",
+            reads_c=s["accumulate"] == "True",
+            grouped=True,
+            separate=True,
         )
         return "bf16 grouped products, weight gradients", shape
     if s["stage"] == "bwd_grad_act":
         n, k = k, n
     layout = "TN" if s["stage"] == "fwd" else "NN"
-    return "bf16 grouped products", GemmShape(rows, n, k, groups, 2.0, 2.0, layout, grouped=True)
+    return "bf16 grouped products", GemmShape(
+        rows, n, k, groups, 2.0, 2.0, layout, grouped=True, separate=True
+    )
 
 
 def _cases(found: Iterable[ProductCase | str]) -> list[ProductCase]:

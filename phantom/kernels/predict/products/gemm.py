@@ -46,6 +46,8 @@ class GemmShape:
     reads_c: bool = False
     aligned: bool = True
     grouped: bool = False
+    separate: bool = False
+    """Every group is a call of its own: TransformerEngine's loop over cuBLAS, on a few streams."""
     group_rows: tuple[int, ...] = ()
     """Rows of each group of a grouped product, where known; *m* is their mean, *batch* their number."""
     dram_bytes: float | None = None
@@ -89,6 +91,7 @@ class _Rates:
     quantization: float
     partial_sum_rate: float
     max_splits: float
+    epilogue_s: float
 
 
 def gemm_s(
@@ -113,11 +116,11 @@ def gemm_s(
     share an SM); ``quantization`` how far the last wave counts whole (1: one tile per block, less for
     persistent and stream-K kernels); ``tile_us`` prologue and epilogue of a tile; ``dram`` the share of peak
     bandwidth; ``floor_us``; ``split_us`` of a split's reduction and ``partial_sum_rate`` how much faster than
-    DRAM its partial sums move; ``epilogue`` the share of reading and writing an accumulated C that is not
-    hidden; ``max_splits`` the most splits that the library has; ``norm`` the p; ``unaligned`` the rate where
-    a leading dimension is no multiple of 16 bytes;
-    ``grouped`` of grouped products; ``rate_nn``, ``rate_nt``, ``rate_tt`` the rates of those layouts
-    against TN; ``tile_set`` which tiles there are.
+    DRAM its partial sums move; ``epilogue`` the share of reading and writing an accumulated C that the
+    arithmetic waits for; ``call_us`` from one call to the next where every group is a call of its own;
+    ``max_splits`` the most splits that the library has; ``norm`` the p; ``unaligned`` the rate where a
+    leading dimension is no multiple of 16 bytes; ``grouped`` of grouped products; ``rate_nn``, ``rate_nt``,
+    ``rate_tt`` the rates of those layouts against TN; ``tile_set`` which tiles there are.
     """
     floor_s = constants["floor_us"] * 1e-6
     if min(shape.m, shape.n, shape.k, shape.batch) <= 0:
@@ -130,8 +133,8 @@ def gemm_s(
     dram_s = traffic / rates.dram_bytes_per_s
     tiles = TILE_SETS[int(constants.get("tile_set", 1))]
     best_s = min(_tile_s(shape, tm, tn, gpu.sm_count, dram_s, rates) for tm, tn in tiles)
-    if shape.reads_c:
-        best_s += constants.get("epilogue", 0.0) * shape.accumulator_bytes / rates.dram_bytes_per_s
+    if shape.separate:
+        best_s = max(best_s, shape.batch * constants.get("call_us", 0.0) * 1e-6)
     return floor_s + best_s
 
 
@@ -141,11 +144,13 @@ def _rates(shape: GemmShape, peak_flops_per_s: float, gpu: GpuSpec, constants: M
         rate *= constants["unaligned"]
     if shape.grouped:
         rate *= constants["grouped"]
+    dram_bytes_per_s = gpu.memory_bytes_per_s * constants["dram"]
+    accumulator_s = shape.accumulator_bytes / dram_bytes_per_s
     return _Rates(
         sm_flops_per_s=rate / gpu.sm_count,
         sm_load_bytes_per_s=peak_flops_per_s / gpu.sm_count / constants["balance_flops_per_byte"],
         block_load_bytes_per_s=constants["block_gb_per_s"] * 1e9,
-        dram_bytes_per_s=gpu.memory_bytes_per_s * constants["dram"],
+        dram_bytes_per_s=dram_bytes_per_s,
         tile_s=constants["tile_us"] * 1e-6,
         split_s=constants["split_us"] * 1e-6,
         norm=constants["norm"],
@@ -153,6 +158,7 @@ def _rates(shape: GemmShape, peak_flops_per_s: float, gpu: GpuSpec, constants: M
         quantization=constants.get("quantization", 1.0),
         partial_sum_rate=constants.get("partial_sum_rate", 1.0),
         max_splits=constants.get("max_splits", math.inf),
+        epilogue_s=constants.get("epilogue", 0.0) * accumulator_s if shape.reads_c else 0.0,
     )
 
 
@@ -176,7 +182,7 @@ def _tile_s(shape: GemmShape, tm: int, tn: int, sm_count: int, dram_s: float, ra
         items = waves
         if waves > 1:  # a persistent kernel's last wave is partly shared among the SMs
             items = rates.quantization * waves + (1.0 - rates.quantization) * grid * splits / sm_count
-        math_s = items * 2.0 * area * k / (rates.sm_flops_per_s * tile_efficiency)
+        math_s = items * 2.0 * area * k / (rates.sm_flops_per_s * tile_efficiency) + rates.epilogue_s
         block_bytes = (tm + tn) * k * shape.in_bytes
         load_s = items * block_bytes / rates.sm_load_bytes_per_s
         resident_waves = math.ceil(grid * splits / (sm_count * residents))

@@ -122,7 +122,8 @@ def _grouped_lists(kernel: KernelDescription) -> tuple[GemmShape, str]:
     n = math.ceil(sum(t.sizes[1] for t in b) / groups)
     return GemmShape(
         m, n, k, batch=groups, in_bytes=a[0].item_bytes, out_bytes=c[0].item_bytes,
-        layout=_letters(a[0], b[0]), grouped=True, group_rows=rows if len(set(rows)) > 1 else (),
+        layout=_letters(a[0], b[0]), grouped=True, separate=True,
+        group_rows=rows if len(set(rows)) > 1 else (),
     ), a[0].dtype  # fmt: skip
 
 
