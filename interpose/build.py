@@ -61,8 +61,8 @@ def build_dir() -> Path:
 def stamp() -> str:
     """Fingerprint of the sources, of torch and of Python."""
     digest = hashlib.sha256(f"{torch_version()} {sys.version_info[:2]}".encode())
-    for path in sorted(SOURCES.glob("*")):
-        digest.update(path.name.encode())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp")):
+        digest.update(path.relative_to(SOURCES).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -84,10 +84,10 @@ def _fits(folder: Path) -> bool:
 
 def _bundles() -> dict[str, str]:
     """Name and text of each bundle. Paths are relative to the sources, for ccache."""
-    sources = sorted(SOURCES.glob("*.cpp"))
+    sources = sorted(path.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("*.cpp"))
     bounds = [len(sources) * i // BUNDLES for i in range(BUNDLES + 1)]
     return {
-        f"bundle{i}": "".join(f'#include "{source.name}"\n' for source in sources[start:end])
+        f"bundle{i}": "".join(f'#include "{source}"\n' for source in sources[start:end])
         for i, (start, end) in enumerate(pairwise(bounds))
     }
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from interpose.after_import import after_import
 from interpose.frameworks.missing_libraries import REMEDY
-from interpose.import_hook import after_import
 
 TOOLKIT = Path(__file__).resolve().parent.parent / "toolkit"
 

@@ -69,7 +69,7 @@ def watch_adam(module: ModuleType, extension: ModuleType) -> None:
 
     Steps over small tensors are executed as well, so that a script's own small CPU model still trains.
     """
-    from interpose import session
+    from interpose.time import session
 
     price = HostOptimizers(extension)
     original = module.adam

@@ -138,7 +138,7 @@ def _spec(name: str, stand_in: StandIn) -> ModuleSpec | None:
 
 def _note_use(stand_in: StandIn) -> None:
     """Tells the summary, once the extension is there."""
-    from interpose.import_hook import after_import
+    from interpose.after_import import after_import
 
     def tell(_: ModuleType) -> None:
         extension: Any = sys.modules.get("interpose._C")

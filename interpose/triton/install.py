@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from interpose.import_hook import after_import
+from interpose.after_import import after_import
 from interpose.triton import caches, shared_graphs
 
 TRITON_VERSIONS = {"2.13": "triton==3.9.0", "2.14": "'triton~=3.8.0'"}

@@ -59,7 +59,7 @@ def compose(
 
     The options of `phantom run` mean what they mean there.
     """
-    from interpose import pth
+    from interpose.startup import pth
     from phantom.launch.command import ONCE, parse
     from phantom.launch.compose import ComposeJob, check_paths, text, write
     from phantom.launch.plan import size_job

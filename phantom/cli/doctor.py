@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from interpose import pth
+from interpose.startup import pth
 from phantom.launch import interpreter as interpreters
 from phantom.launch.checks import BAD, GOOD, WARNING, check_all
 from phantom.launch.errors import UsageError

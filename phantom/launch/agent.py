@@ -1,4 +1,4 @@
-"""`phantom run`'s side of the fork server (interpose/forkserver.py)."""
+"""`phantom run`'s side of the fork server (interpose/fork/server.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from interpose import pth
+from interpose.startup import pth
 from phantom.launch import orphans
 from phantom.launch.plan import PlannedProcess
 
@@ -41,7 +41,7 @@ _BOOTSTRAP = """
 import sys
 if sys.path and sys.path[0] == "": del sys.path[0]
 exec({hook!r}, {{"__name__": "_phantom_hook", "__file__": "<phantom>"}})
-from interpose.forkserver import serve
+from interpose.fork.server import serve
 serve({descriptor}, {parent})
 """
 

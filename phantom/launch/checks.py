@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from interpose import build, pth
+from interpose import build
+from interpose.startup import pth
 from phantom.launch import interpreter as interpreters
 from phantom.launch.errors import PhantomError
 from phantom.launch.ports import free_ports

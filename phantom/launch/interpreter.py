@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interpose import build, pth
+from interpose import build
+from interpose.startup import pth
 from phantom.launch.errors import UsageError
 
 PROBE_TIMEOUT_S = 60.0

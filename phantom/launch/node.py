@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interpose import environment, pth
+from interpose import environment
+from interpose.startup import pth
 from phantom.launch import orphans
 from phantom.launch.agent import Agent
 from phantom.launch.command import parse

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from interpose import environment, pth
+from interpose import environment
+from interpose.startup import pth
 from phantom.launch import launchers, shims
 from phantom.launch.command import NODE, ONCE, RANK, Command
 from phantom.launch.errors import UsageError

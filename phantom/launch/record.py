@@ -127,7 +127,7 @@ def _prepare(command: Command) -> None:
 
 
 def _start(process: PlannedProcess, options: RecordOptions, folder: Path) -> subprocess.Popen[bytes]:
-    from interpose import recorder
+    from interpose.startup import recorder
 
     threads = str(options.threads)
     env = {

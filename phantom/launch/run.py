@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interpose import environment, pth
+from interpose import environment
 from interpose.standins import registry
+from interpose.startup import pth
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
 from phantom.launch import moe_routing, orphans, outdir

@@ -21,11 +21,12 @@ class _AttachFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name == "torch.cuda":
             sys.meta_path.remove(self)
-            from interpose import cuda_surface, extension
+            from interpose import extension
+            from interpose.cuda import surface
 
             loaded = extension.load()
             loaded.install(CONFIG)
-            cuda_surface.install(loaded, CONFIG)
+            surface.install(loaded, CONFIG)
 
 
 def attach() -> ModuleType:

@@ -42,7 +42,8 @@ def route(
     experts: int = EXPERTS,
     choices: int = CHOICES,
 ) -> torch.Tensor:
-    from interpose import extension, routing
+    from interpose import extension
+    from interpose.hooks import routing
 
     routing.install(extension.load())
     configure(moe_routing=mode, seed=seed)
@@ -125,7 +126,7 @@ def test_shares_by_layer(extension: ModuleType) -> None:
 
 
 def test_the_same_layer_chooses_the_same_when_it_is_recomputed(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -136,7 +137,7 @@ def test_the_same_layer_chooses_the_same_when_it_is_recomputed(extension: Module
 
 
 def test_a_classifier_is_no_router(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -154,7 +155,7 @@ def test_a_classifier_is_no_router(extension: ModuleType) -> None:
 
 
 def test_torchtitan_counts_are_known(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -168,7 +169,7 @@ def test_torchtitan_counts_are_known(extension: ModuleType) -> None:
 
 
 def test_megatron_routing_map_is_known(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -181,7 +182,7 @@ def test_megatron_routing_map_is_known(extension: ModuleType) -> None:
 
 
 def test_a_routing_map_of_many_experts_is_kept_whole(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -192,7 +193,7 @@ def test_a_routing_map_of_many_experts_is_kept_whole(extension: ModuleType) -> N
 
 
 def test_hugging_face_masks_are_known(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -207,7 +208,7 @@ def test_hugging_face_masks_are_known(extension: ModuleType) -> None:
 
 
 def test_deepspeed_gates_choose_two_different_experts(extension: ModuleType) -> None:
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -224,7 +225,7 @@ def test_deepspeed_gates_choose_two_different_experts(extension: ModuleType) -> 
 
 def test_groups_that_a_token_may_not_use_are_left_out(extension: ModuleType) -> None:
     """Node-limited routing as TorchTitan and DeepSeek-V3 have it."""
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure(moe_routing=ZIPF)
@@ -247,7 +248,7 @@ def test_groups_that_a_token_may_not_use_are_left_out(extension: ModuleType) -> 
 
 def test_equal_scores_do_not_send_every_token_to_one_expert(extension: ModuleType) -> None:
     """A gate initialised with zeros has known scores, all the same."""
-    from interpose import routing
+    from interpose.hooks import routing
 
     routing.install(extension)
     configure()

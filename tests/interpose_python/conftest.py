@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interpose import clocks, session
+from interpose.time import clocks, session
 from interpose_python.fake_extension import FakeExtension
 
 

@@ -230,8 +230,8 @@ class FakeExtension(types.ModuleType):
 
 
 def cuda_surface() -> types.ModuleType:
-    """A stand-in for interpose.cuda_surface: only torch._C._cuda_init exists afterwards."""
-    module = types.ModuleType("interpose.cuda_surface")
+    """A stand-in for interpose.cuda.surface: only torch._C._cuda_init exists afterwards."""
+    module = types.ModuleType("interpose.cuda.surface")
 
     def install(extension: Any, config: dict[str, Any]) -> None:
         import torch._C

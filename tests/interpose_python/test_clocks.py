@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interpose import clocks
+from interpose.time import clocks
 from interpose_python.fake_extension import READ_PS, FakeExtension
 
 PS = 10**12
@@ -124,7 +124,7 @@ def test_threads_without_a_clock_see_real_time(rank: FakeExtension) -> None:
 def test_before_the_session_the_clock_stands_and_goes_on_from_there(
     extension: FakeExtension, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from interpose import session
+    from interpose.time import session
 
     clocks.install(extension, epoch_s=1000)
     first = call_from("__main__", "time.time()")

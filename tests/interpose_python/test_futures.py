@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from interpose import futures, threads
+from interpose.time import futures, threads
 from interpose_python.fake_extension import FakeExtension
 
 PS = 10**12

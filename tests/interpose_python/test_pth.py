@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interpose import pth
+from interpose.startup import pth
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,9 @@ def test_without_the_variable_nothing_is_imported(other_python: tuple[Path, Path
 def test_with_it_the_hook_waits_for_torch(other_python: tuple[Path, Path], options: list[str]) -> None:
     shown = run(other_python[0], *options, "-c", SHOW, PHANTOM="1")
     assert shown == (
-        "['_phantom_hook', 'interpose', 'interpose.environment', 'interpose.import_hook', "
-        "'interpose.standins', 'interpose.standins.finder', 'interpose.standins.registry']"
+        "['_phantom_hook', 'interpose', 'interpose.environment', 'interpose.standins', "
+        "'interpose.standins.finder', 'interpose.standins.registry', 'interpose.startup', "
+        "'interpose.startup.import_hook']"
     )
 
 

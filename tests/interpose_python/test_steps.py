@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interpose.steps import StepCounter
+from interpose.time.steps import StepCounter
 
 
 class Watched:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from interpose import session, store
+from interpose.time import session, store
 from interpose_python.fake_extension import FakeExtension
 
 extension_of_all = FakeExtension()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interpose import threads
+from interpose.time import threads
 from interpose_python.fake_extension import FakeExtension
 
 PS = 10**12

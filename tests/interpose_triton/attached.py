@@ -38,7 +38,7 @@ def attach(gpu: str = GPU) -> tuple[ModuleType, Launches]:
     """Imports torch attached (once per process) and returns the extension and what it asks the cost model."""
     os.environ["PHANTOM_CONFIG"] = json.dumps(CONFIG)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="phantom-test-inductor-")
-    from interpose import import_hook
+    from interpose.startup import import_hook
 
     import_hook.install()
     import torch  # noqa: F401

@@ -25,8 +25,9 @@ if "PHANTOM" in os.environ:
     sys.path.append({str(ROOT / "tests" / "interpose_python")!r})
     import fake_extension
     sys.modules["interpose._C"] = fake_extension.FakeExtension()
-    sys.modules["interpose.cuda_surface"] = fake_extension.cuda_surface()
-    for name in ("distributed", "memory_tags", "routing", "triton.install"):  # they need the real extension
+    sys.modules["interpose.cuda.surface"] = fake_extension.cuda_surface()
+    real = ("hooks.distributed", "hooks.memory_tags", "hooks.routing", "triton.install")
+    for name in real:  # they need the real extension
         sys.modules["interpose." + name] = fake_extension.without_effect("interpose." + name)
 """
 

@@ -1,0 +1,10 @@
+#include "core/Config.h"
+
+namespace phantom {
+
+Config& config() {
+  static Config instance;
+  return instance;
+}
+
+}  // namespace phantom

@@ -1,0 +1,1 @@
+"""Ranks that are forks of a process with torch loaded."""

@@ -1,0 +1,1 @@
+"""Changes to PyTorch's own Python, outside torch.cuda and Triton."""

@@ -1,0 +1,1 @@
+"""How a Python process becomes a process of the job."""
