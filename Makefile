@@ -39,6 +39,9 @@ lint: full
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	if test -x $(BIN)/clang-format; then \
+	  find interpose/csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format --dry-run -Werror; fi
 
 test: env lint
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from types import ModuleType
+from typing import cast
 
 from interpose import build
+from interpose.extension_protocol import Extension
 
 
 class ExtensionNotBuilt(RuntimeError):
     """The extension is missing, or built from other sources or another torch; the text says what to do."""
 
 
-def load() -> ModuleType:
+def load() -> Extension:
     """Returns the module `interpose._C`, loading it once. torch must be imported first.
 
     Raises ExtensionNotBuilt when there is no build for the installed torch and these sources.
     """
     loaded = sys.modules.get("interpose._C")
     if loaded is not None:
-        return loaded
+        return cast(Extension, loaded)
     if not build.is_current():
         raise ExtensionNotBuilt(
             f"phantom's extension is not built for torch {build.torch_version()} "
@@ -33,4 +34,4 @@ def load() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules["interpose._C"] = module
     spec.loader.exec_module(module)
-    return module
+    return cast(Extension, module)

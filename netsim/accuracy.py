@@ -10,6 +10,7 @@ a source where `SOURCES` says so.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,17 +18,31 @@ from pathlib import Path
 
 import numpy as np
 
-from netsim.calibrate import Fit, errors, fit, timing_lines
+from netsim.calibrate.fit import Fit, errors, fit, timing_lines
+from netsim.calibrate.measurements import DATA, Measurement, a100_all_reduce, measurement_of, nccl_table
+from netsim.calibrate.within_node import held_out_errors, rows_by_set, within_node_rows
 from netsim.cluster import load_cluster
-from netsim.measurements import Measurement, a100_all_reduce, measurement_of, nccl_table
-from netsim.nccl_timing import CHANNEL_US, default_timing, nccl_constants_as_timing
-from netsim.spec import ClusterSpec, ProtocolTiming
+from netsim.cluster.spec import ClusterSpec, ProtocolTiming
+from netsim.cluster.timing_defaults import default_timing, nccl_constants_as_timing
 
 SIZE_CLASSES = (
     (0, 1 << 16, "< 64 KiB"),
     (1 << 16, 1 << 20, "64 KiB to 1 MiB"),
     (1 << 20, 1 << 26, "1 to 64 MiB"),
     (1 << 26, 1 << 62, ">= 64 MiB"),
+)
+
+
+SIZE_RANGES = (
+    (0, 1 << 16, "< 64 KiB"),
+    (1 << 16, (1 << 22) + 1, "64 KiB to 4 MiB"),
+    ((1 << 22) + 1, 1 << 62, "> 4 MiB"),
+)
+PCIE_SYSTEMS = ("l40s", "rtx_pro_6000_server")
+WORST_REASONS = (
+    "L40S on 8 GPUs: a ring's one connection between the sockets reaches 1.2 GB/s where an all_to_all's many",
+    "reach 4.5; the preset has the ring's. B200, 16 and 32 MiB on 8 GPUs: NCCL changes from LL to LL128 or",
+    "Simple at another size than its model says.",
 )
 
 
@@ -57,16 +72,29 @@ EKS_NOTE = (
     "the other log of the same instance type is up to 2.3 times faster at 64 to 256 MiB: old plug-in and NCCL"
 )
 
+HELD_NOTE = (
+    "below 4 MiB its times hold the host's: one process drives all GPUs, or a loop waits for each call; "
+    "nccl_within_node.csv.gz has the kernels back to back"
+)
+
 SOURCES = (
-    Source("vTrain A100, 2-8 GPUs", "a100-dgx", {"gpu": "A100", "source": "vTrain"}, True, launch_us=11.5),
-    Source("ml-engineering A100, 8 GPUs", "a100-dgx", {"gpu": "A100 (single"}, True, launch_us=5.8),
+    Source("vTrain A100, 2-8 GPUs", "a100-dgx", {"gpu": "A100", "source": "vTrain"}, False, launch_us=11.5),
+    Source(
+        "ml-engineering A100, 8 GPUs",
+        "a100-dgx",
+        {"gpu": "A100 (single"},
+        False,
+        note=HELD_NOTE,
+        launch_us=5.8,
+    ),
     Source("vTrain V100, 2-8 GPUs", "v100-dgx", {"gpu": "V100", "source": "vTrain"}, True),
     Source(
         "ml-engineering H200, torch benchmark",
         "h200-dgx",
         {"gpu": "H200 SXM", "kind": "all_reduce_bench", "algo": "default"},
-        True,
+        False,
         "2.27",
+        HELD_NOTE,
     ),
     Source(
         "ml-engineering H200, 8 and 16 GiB",
@@ -81,7 +109,7 @@ SOURCES = (
         {"gpu": "B200", "kind": "nccl-tests", "source": "stas00"},
         False,
     ),
-    Source("AWS P6-B200, 8 GPUs", "b200-aws-p6", {"gpu": "P6-B200", "n_nodes": "1"}, True),
+    Source("AWS P6-B200, 8 GPUs", "b200-aws-p6", {"gpu": "P6-B200", "n_nodes": "1"}, False, note=HELD_NOTE),
     Source("AWS P6-B200, 32 GPUs", "b200-aws-p6", {"gpu": "P6-B200", "n_nodes": "4"}, True),
     Source("AWS p5 H100, 16 GPUs", "h100-aws-p5", {"gpu": "p5.48xlarge", "source": "lines 189"}, True),
     Source(
@@ -138,7 +166,7 @@ def neutral(cluster: ClusterSpec) -> ClusterSpec:
     """`cluster` with nothing calibrated: NCCL's constants, 90 % of the NICs' line rate."""
     nvlink = cluster.node.nvlink.kind != "none"
     constants = nccl_constants_as_timing(nvlink=nvlink, net_latency_us=cluster.nccl.net_latency_us)
-    nccl = replace(cluster.nccl, timing=constants, channel_us=5.0, channel_inter_us=1.0)
+    nccl = replace(cluster.nccl, timing=constants, within_node={}, channel_us=5.0, channel_inter_us=1.0)
     node = replace(cluster.node, nic_efficiency=0.9, nvlink=replace(cluster.node.nvlink, efficiency=0.82))
     return replace(cluster, nccl=nccl, node=node)
 
@@ -169,12 +197,18 @@ def a100_leave_one_out(world_size: int) -> list[float]:
     return errors(others.cluster, own, launch_us=others.launch_us).tolist()
 
 
-def rows_of_source(source: Source) -> tuple[list[Measurement], list[Measurement]]:
-    """Fitted and held-out measurements of a source."""
-    found = [measurement_of(r, source=source.name) for r in nccl_table() if source.holds(r)]
+def all_rows_of_source(source: Source, folder: Path = DATA) -> list[Measurement]:
+    """Measurements of a source from 1 KiB on."""
+    found = [measurement_of(r, source=source.name) for r in nccl_table(folder) if source.holds(r)]
     rows = [m for m in found if m is not None and m.size_bytes >= 1024]
     if source.launch_us:
         rows = [replace(m, launch_us=source.launch_us, gpus_per_process=m.ranks) for m in rows]
+    return rows
+
+
+def rows_of_source(source: Source) -> tuple[list[Measurement], list[Measurement]]:
+    """Fitted and held-out measurements of a source."""
+    rows = all_rows_of_source(source)
     if not source.fitted:
         return [], rows
     return rows[0::2], rows[1::2]
@@ -186,9 +220,49 @@ def cluster_of(source: Source) -> ClusterSpec:
     return replace(cluster, nccl=replace(cluster.nccl, version=source.version)) if source.version else cluster
 
 
+def _within_node_lines() -> list[str]:
+    """Errors inside a node when a whole configuration (GPU, operation, type, number of GPUs) was left out."""
+    held: dict[tuple[str, str, str], list[float]] = {}
+    worst: list[tuple[float, Measurement]] = []
+    for rows in rows_by_set(within_node_rows()).values():
+        for row, error in held_out_errors(rows):
+            m = row.measurement
+            size = next(name for low, high, name in SIZE_RANGES if low <= m.size_bytes < high)
+            held.setdefault((m.source.split()[0], m.kind, size), []).append(error)
+            worst.append((error, m))
+    lines = [
+        "nccl_within_node.csv.gz, 2 to 8 GPUs of a node; every configuration predicted by a fit without it",
+        "",
+        f"{'system':<20} {'operation':<15} {'size':<16} {HEADER}",
+    ]
+    for (system, kind, size), errors_ in sorted(held.items()):
+        lines.append(f"{system:<20} {kind:<15} {size:<16} {Summary.of(errors_)}")
+    for size in (name for _, _, name in SIZE_RANGES):
+        own = [e for (s, _, r), es in held.items() if r == size and s not in PCIE_SYSTEMS for e in es]
+        lines.append(f"{'NVLink, all':<20} {'':<15} {size:<16} {Summary.of(own)}")
+    lines += ["", "worst rows", ""]
+    shown: dict[str, int] = {}
+    for error, m in sorted(worst, key=lambda pair: -abs(pair[0])):
+        name = f"{m.source.split()[0]} {m.kind}"
+        shown[name] = shown.get(name, 0) + 1
+        if shown[name] > 1 or len(shown) > 12:
+            continue
+        lines.append(
+            f"{m.source:<28} {m.kind:<15} {m.dtype:<8} {m.ranks} GPUs {m.size_bytes:>10} bytes "
+            f"{m.time_us:9.1f} us {error:+8.1%}"
+        )
+    lines += ["", *WORST_REASONS]
+    return lines
+
+
 def report() -> str:
     """The tables as text."""
-    lines = ["nccl_all_reduce_a100.csv, preset a100-azure-nd; fitted on sizes 4^k, error on the others", ""]
+    lines = [*_within_node_lines(), ""]
+    lines += [
+        "nccl_all_reduce_a100.csv, preset a100-azure-nd; fitted on sizes 4^k, error on the others.",
+        "2 and 8 GPUs are checks of the times inside a node: an older NCCL, one process for all GPUs",
+        "",
+    ]
     held = a100_held_out()
     lines.append(f"{'world size':>12} {'size':<18} {HEADER}")
     for world in sorted({m.ranks for m, _ in held}):
@@ -241,12 +315,6 @@ def refit(preset: str) -> Fit:
     if version:
         cluster = replace(cluster, nccl=replace(cluster.nccl, version=version))
     prior = dict(cluster.nccl.timing)
-    if preset == "a100-dgx":
-        # The same server as Azure's. These sources start at 64 KiB and 1 MiB and drive all GPUs by one
-        # process, so small sizes stay as fitted on Azure's log.
-        rows = [m for m in rows if m.size_bytes >= 1 << 22]
-        prior = default_timing(cluster.gpu, cluster.node, 0.0)
-        cluster = replace(cluster, nccl=replace(cluster.nccl, channel_us=CHANNEL_US))
     return complete(fit(cluster, rows, prior=prior))
 
 
@@ -276,12 +344,36 @@ def complete(result: Fit) -> Fit:
     return replace(result, cluster=replace(cluster, nccl=nccl), fitted=frozenset(fitted))
 
 
+def _judged(folder: Path, *, as_json: bool) -> str:
+    from netsim.calibrate.judge import checks, summarise  # it needs SOURCES from here
+
+    found = summarise(checks(folder))
+    if as_json:
+        return json.dumps([e.as_json() for e in found], indent=1)
+    lines = [f"{'table':<26} {'gpu':<36} {'class':<34} {HEADER}"]
+    lines += [
+        f"{e.table:<26} {e.gpu:<36} {e.klass:<34} {e.rows:5d} {e.median:8.1f} {e.p90:8.1f} "
+        f"{e.worst:8.1f} {e.bias:+8.1f}"
+        for e in found
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print the tables, or with --refit the fitted parameters of every preset that has measurements."""
     parser = argparse.ArgumentParser(prog="python -m netsim.accuracy", description=main.__doc__)
     parser.add_argument("--refit", action="store_true", help="print fitted [nccl] tables instead")
     parser.add_argument("--write", metavar="FILE", help="write the tables as a Markdown page")
+    parser.add_argument("--data", metavar="FOLDER", help="check every row of the tables in a folder instead")
+    parser.add_argument(
+        "--json", action="store_true", help="with --data: print the errors as JSON, in percent"
+    )
     options = parser.parse_args()
+    if options.json and not options.data:
+        parser.error("--json needs --data FOLDER")
+    if options.data:
+        print(_judged(Path(options.data), as_json=options.json))
+        return
     if options.write:
         page = f"# Accuracy of the network\n\n{PAGE_HEAD}\n\n```\n{report()}\n```\n"
         Path(options.write).write_text(page, encoding="utf-8")

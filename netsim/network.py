@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from netsim.blocks import NEVER, Block, Flight, ManyBlock, SingleBlock
-from netsim.collectives import Planner
+from netsim.cluster.spec import ClusterSpec
 from netsim.errors import OperationError
-from netsim.maxmin import violations
+from netsim.fabric.topology import Topology
+from netsim.nccl.collectives import Planner
 from netsim.operation import Choice, Operation
 from netsim.parts import Part, Shape
-from netsim.sharing import Sharing
-from netsim.spec import ClusterSpec
-from netsim.topology import Topology
+from netsim.sharing.active import Sharing
+from netsim.sharing.blocks import NEVER, Block, Flight, ManyBlock, SingleBlock
+from netsim.sharing.maxmin import violations
 
 
 class Network:

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-COLLECTIVE_KINDS = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "barrier",
-)
-KINDS = (*COLLECTIVE_KINDS, "p2p", "transfer")
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveTraits:
+    """What tells one kind of collective from another.
+
+    `ring_rounds`: times that a piece goes round NCCL's ring (2 for all_reduce: once to reduce, once to
+    gather; 0 where the data pass along a chain from or to a root). `scatters`: a rank ends with, or starts
+    from, one piece of n, so bus bandwidth counts (n-1)/n of the size. `reduces`: adds up. `rooted`: one rank
+    is special. `in_place`: PyTorch gives NCCL one buffer, and NCCL with one rank then launches nothing
+    (NVIDIA/nccl `src/enqueue.cc`, taskAppend and ncclLaunchOneRank). `grouped`: made of send/recv pairs.
+    """
+
+    ring_rounds: int = 0
+    scatters: bool = False
+    reduces: bool = False
+    rooted: bool = False
+    in_place: bool = False
+    grouped: bool = False
+
+    def ring_steps(self, ranks: int) -> int:
+        """Sequential steps of NCCL's ring or chain of `ranks`."""
+        return self.ring_rounds * (ranks - 1) if self.ring_rounds else ranks
+
+
+COLLECTIVES: Mapping[str, CollectiveTraits] = {
+    "all_reduce": CollectiveTraits(ring_rounds=2, reduces=True, in_place=True),
+    "broadcast": CollectiveTraits(rooted=True, in_place=True),
+    "reduce": CollectiveTraits(reduces=True, rooted=True, in_place=True),
+    "all_gather": CollectiveTraits(ring_rounds=1, scatters=True),
+    "reduce_scatter": CollectiveTraits(ring_rounds=1, scatters=True, reduces=True),
+    "all_to_all": CollectiveTraits(scatters=True, grouped=True),
+    "gather": CollectiveTraits(scatters=True, rooted=True, grouped=True),
+    "scatter": CollectiveTraits(scatters=True, rooted=True, grouped=True),
+    "barrier": CollectiveTraits(in_place=True),
+}
+COLLECTIVE_KINDS = tuple(COLLECTIVES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +89,10 @@ def bus_factor(kind: str, ranks: int) -> float:
     """Factor from algorithm bandwidth to bus bandwidth of nccl-tests (doc/PERFORMANCE.md of nccl-tests)."""
     if ranks < 2:
         return 1.0
-    if kind == "all_reduce":
+    traits = COLLECTIVES.get(kind)
+    if traits is not None and traits.ring_rounds == 2:
         return 2.0 * (ranks - 1) / ranks
-    if kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
-        return (ranks - 1) / ranks
-    return 1.0
+    return (ranks - 1) / ranks if traits is not None and traits.scatters else 1.0
 
 
 def even_size_bytes(send_counts: tuple[tuple[int, ...], ...]) -> int:

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from netsim.blocks import Flight, ManyBlock
 from netsim.cluster import load_cluster
-from netsim.maxmin import solve, solve_plain, violations
+from netsim.cluster.spec import ClusterSpec
 from netsim.network import Network
 from netsim.operation import Operation
-from netsim.spec import ClusterSpec
+from netsim.sharing.blocks import Flight, ManyBlock
+from netsim.sharing.maxmin import solve, solve_plain, violations
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import os
 import sys
 import uuid
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from phantom.wire import compute_capability
 
 CUDA_VERSION = "12.8"
@@ -107,7 +107,7 @@ def visible_devices(count: int) -> int:
     return min(len(seen), count)
 
 
-def names(extension: ModuleType) -> dict[str, Any]:
+def names(extension: Extension) -> dict[str, Any]:
     """Device functions of `torch._C`."""
     state: dict[str, Any] = {"initialized": False, "bad_fork": False, "sync_debug_mode": 0}
 

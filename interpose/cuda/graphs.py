@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 
-def _graph_class(extension: ModuleType) -> type:
+
+def _graph_class(extension: Extension) -> type:
     class _CUDAGraph:
         """Counterpart of the C class of the same name in CUDA builds."""
 
@@ -100,7 +101,7 @@ def _graph_class(extension: ModuleType) -> type:
     return _CUDAGraph
 
 
-def _graph_tree_names(extension: ModuleType) -> dict[str, Any]:
+def _graph_tree_names(extension: Extension) -> dict[str, Any]:
     """What torch/_inductor/cudagraph_trees.py takes from CUDA builds."""
 
     def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: Any) -> Any:
@@ -131,7 +132,7 @@ def _graph_tree_names(extension: ModuleType) -> dict[str, Any]:
     return found
 
 
-def names(extension: ModuleType) -> dict[str, Any]:
+def names(extension: Extension) -> dict[str, Any]:
     """Graph functions and classes of `torch._C`."""
 
     def _graph_pool_handle() -> tuple[int, int]:

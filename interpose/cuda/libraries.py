@@ -6,6 +6,8 @@ import enum
 from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
+
 NCCL_VERSION = (2, 27, 5)
 CUDNN_VERSION = (9, 10, 2)
 
@@ -43,7 +45,7 @@ _ERROR_TEXT = {
 }
 
 
-def make_cudart(extension: ModuleType) -> ModuleType:
+def make_cudart(extension: Extension) -> ModuleType:
     """`torch._C._cudart`, what `torch.cuda.cudart()` returns."""
     module: Any = ModuleType("torch._C._cudart")
 
@@ -147,7 +149,7 @@ def make_cudnn() -> ModuleType:
     return module
 
 
-def names(extension: ModuleType) -> dict[str, Any]:
+def names(extension: Extension) -> dict[str, Any]:
     """Library functions and modules of `torch._C`."""
     state: dict[str, Any] = {"benchmark_limit": 10, "empty_cache": True}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
+
+from interpose.extension_protocol import Extension
 
 HISTORY_LIMIT = 2**63 - 1
 
 
-def _mem_pool_class(extension: ModuleType) -> type:
+def _mem_pool_class(extension: Extension) -> type:
     class _MemPool:
         """A pool of segments of its own (`torch.cuda.MemPool`)."""
 
@@ -53,7 +54,7 @@ def _mem_pool_class(extension: ModuleType) -> type:
     return _MemPool
 
 
-def _snapshot(extension: ModuleType, which: Any) -> dict[str, Any]:
+def _snapshot(extension: Extension, which: Any) -> dict[str, Any]:
     """`which`: None for everything, or (pool id, pool id[, include_traces])."""
     shot = extension.memory_snapshot()
     if which is not None:
@@ -65,7 +66,7 @@ def _snapshot(extension: ModuleType, which: Any) -> dict[str, Any]:
     return shot
 
 
-def names(extension: ModuleType) -> dict[str, Any]:
+def names(extension: Extension) -> dict[str, Any]:
     """Memory functions and classes of `torch._C`."""
     state: dict[str, Any] = {"enabled": True, "history": False, "metadata": ""}
 

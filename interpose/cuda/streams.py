@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import Any
+
+from interpose.extension_protocol import Extension
 
 CUDA = 1  # c10::DeviceType::CUDA
 
 
-def _classes(extension: ModuleType) -> dict[str, type]:
+def _classes(extension: Extension) -> dict[str, type]:
     torch_c = sys.modules["torch._C"]
     generic_stream: Any = torch_c.Stream
     generic_event: Any = torch_c.Event
@@ -106,7 +107,7 @@ def _classes(extension: ModuleType) -> dict[str, type]:
     return {"_CudaStreamBase": _CudaStreamBase, "_CudaEventBase": _CudaEventBase}
 
 
-def names(extension: ModuleType) -> dict[str, Any]:
+def names(extension: Extension) -> dict[str, Any]:
     """Stream functions and classes of `torch._C`."""
 
     def _cuda_getCurrentStream(device: int) -> tuple[int, int, int]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from interpose.after_import import after_import
 from interpose.cuda import devices, graphs, libraries, memory, streams
+from interpose.extension_protocol import Extension
 
 
 def _torch_c() -> Any:
@@ -22,7 +22,7 @@ def _torch_c() -> Any:
     return loaded
 
 
-def install(extension: ModuleType, config: dict[str, Any] | None = None) -> None:
+def install(extension: Extension, config: dict[str, Any] | None = None) -> None:
     """Sets every CUDA name of `torch._C`. `extension` is `interpose._C` after its own `install(config)`.
 
     Raises RuntimeError when `torch.cuda` has been imported already: it keeps what it bound then.
@@ -48,7 +48,7 @@ def install(extension: ModuleType, config: dict[str, Any] | None = None) -> None
     after_import("torch.cuda.tunable", lambda _: _patch_nvml(sys.modules["torch.cuda"], extension))
 
 
-def _patch_storage(torch: Any, extension: ModuleType) -> None:
+def _patch_storage(torch: Any, extension: Extension) -> None:
     generic: Callable[..., Any] = torch.UntypedStorage.resize_
 
     def resize_(self: Any, size: int) -> Any:
@@ -76,7 +76,7 @@ def _patch_storage(torch: Any, extension: ModuleType) -> None:
     torch.UntypedStorage.__new__ = staticmethod(__new__)
 
 
-def _patch_nvml(cuda: Any, extension: ModuleType) -> None:
+def _patch_nvml(cuda: Any, extension: Extension) -> None:
     """Queries that torch.cuda sends to NVML. Values of an H100 under load where nothing is simulated."""
 
     def index_of(device: Any) -> int:

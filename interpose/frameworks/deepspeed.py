@@ -13,6 +13,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.frameworks.host_optimizers import HostOptimizers, moved_bytes
 
 REMEDIES = {
@@ -43,7 +44,7 @@ class DeepSpeedOperatorNotModelled(RuntimeError):
         )
 
 
-def watch_builders(module: ModuleType, extension: ModuleType) -> None:
+def watch_builders(module: ModuleType, extension: Extension) -> None:
     """Changes what operator builders load; `module` is deepspeed.ops.op_builder.builder."""
     original = module.OpBuilder.load
     makers = {

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
+
 PS_PER_S = 10**12
 
 TORCH_SLOWDOWN = 5.5
@@ -27,7 +29,7 @@ DEFAULT_BYTES_PER_S = 112e9
 class HostOptimizers:
     """Charges the calling thread's clock for optimizers over host memory; one per process."""
 
-    def __init__(self, extension: ModuleType) -> None:
+    def __init__(self, extension: Extension) -> None:
         self._extension = extension
         self._held: dict[str, dict[int, int]] = {}
 
@@ -64,7 +66,7 @@ def moved_bytes(*, read: Sequence[Any] = (), updated: Sequence[Any] = ()) -> int
     return size(read) + 2 * size(updated)
 
 
-def watch_adam(module: ModuleType, extension: ModuleType) -> None:
+def watch_adam(module: ModuleType, extension: Extension) -> None:
     """Prices Adam and AdamW over host parameters; `module` is torch.optim.adam.
 
     Steps over small tensors are executed as well, so that a script's own small CPU model still trains.

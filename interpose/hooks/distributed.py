@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from interpose.after_import import after_import
+from interpose.extension_protocol import Extension
 from interpose.frameworks import cuda_extensions
 
 C10D = "torch._C._distributed_c10d"
@@ -27,7 +28,7 @@ OTHER_NCCL_CLASSES = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 _wrapped: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def install(extension: ModuleType) -> None:
+def install(extension: Extension) -> None:
     """Makes the backend `nccl` and the wrapped Gloo groups available to torch.distributed, once.
 
     `extension` is the loaded `interpose._C`.
@@ -54,14 +55,14 @@ def install(extension: ModuleType) -> None:
     after_import(DISTRIBUTED, lambda module: _patch_distributed(module, extension))
 
 
-def _install_nccl_version(core: Any, extension: ModuleType) -> None:
+def _install_nccl_version(core: Any, extension: Extension) -> None:
     # torch/csrc/cuda/python_nccl.cpp, THCPModule_nccl_version: three fields of 16 bits.
     major, minor, patch = extension.nccl_version()
     core._nccl_version = lambda: (major << 32) | (minor << 16) | patch
     core._nccl_version_suffix = lambda: b""
 
 
-def _add_classes(extension: ModuleType) -> None:
+def _add_classes(extension: Extension) -> None:
     module = sys.modules[C10D]
     if hasattr(module, "ProcessGroupNCCL"):
         # A CUDA build has its own, and pybind11 refuses a second class of that name.
@@ -96,7 +97,7 @@ def _hash_tensors(tensors: list[Any]) -> int:
     return hash(tuple((tuple(t.shape), str(t.dtype)) for t in tensors)) & 0x7FFFFFFFFFFFFFFF
 
 
-def _wrap_register_backend(module: ModuleType, extension: ModuleType) -> None:
+def _wrap_register_backend(module: ModuleType, extension: Extension) -> None:
     group_class = module.ProcessGroup
     register = group_class._register_backend
 
@@ -106,7 +107,7 @@ def _wrap_register_backend(module: ModuleType, extension: ModuleType) -> None:
     group_class._register_backend = _register_backend
 
 
-def _wrap_backend(module: ModuleType, extension: ModuleType, backend: Any) -> Any:
+def _wrap_backend(module: ModuleType, extension: Extension, backend: Any) -> Any:
     """Returns `backend`, wrapped if it is Gloo; other host backends pass, with a warning in the summary."""
     host_group = extension.make_host_group(module)
     if backend is None or type(backend) in (host_group, module.ProcessGroupNCCL):
@@ -131,7 +132,7 @@ def _wrap_backend(module: ModuleType, extension: ModuleType, backend: Any) -> An
     return backend
 
 
-def _patch_distributed(module: ModuleType, extension: ModuleType) -> None:
+def _patch_distributed(module: ModuleType, extension: Extension) -> None:
     """Sets what distributed_c10d concluded at its import, and makes group creation visible."""
     c10d = sys.modules[C10D]
     nccl = c10d.ProcessGroupNCCL  # type: ignore[attr-defined]
@@ -154,7 +155,7 @@ def _patch_distributed(module: ModuleType, extension: ModuleType) -> None:
     _wrap_group_creation(module, extension)
 
 
-def _wrap_group_creation(module: ModuleType, extension: ModuleType) -> None:
+def _wrap_group_creation(module: ModuleType, extension: Extension) -> None:
     """The members of a Gloo group meet while it is made, in real time: the simulator must know of that
     wait."""
     create = module._new_process_group_helper

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
+
 TAGGED_STEPS = 4
 """By then the state of an optimizer exists."""
 
@@ -36,7 +38,7 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(entry)
 
 
-def tag_optimizer(extension: ModuleType, optimizer: Any) -> None:
+def tag_optimizer(extension: Extension, optimizer: Any) -> None:
     """Names the blocks of the optimizer's parameters, their gradients and the optimizer's state."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     _tag_parameters(extension, parameters)
@@ -44,13 +46,13 @@ def tag_optimizer(extension: ModuleType, optimizer: Any) -> None:
     extension.tag_memory(OPTIMIZER_STATE, [tensor for tensor in state if tensor.is_cuda])
 
 
-def _tag_parameters(extension: ModuleType, parameters: Iterable[Any]) -> None:
+def _tag_parameters(extension: Extension, parameters: Iterable[Any]) -> None:
     found = [p for p in parameters if p.is_cuda]
     extension.tag_memory(PARAMETERS, [_local(p.detach()) for p in found])
     extension.tag_memory(GRADIENTS, [_local(p.grad) for p in found if p.grad is not None])
 
 
-def tag_everything(extension: ModuleType) -> None:
+def tag_everything(extension: Extension) -> None:
     """Names the blocks of every parameter and optimizer of the process; slow, for the report of an OOM."""
     import torch
 
@@ -61,7 +63,7 @@ def tag_everything(extension: ModuleType) -> None:
             tag_optimizer(extension, found)
 
 
-def watch(module: ModuleType, extension: ModuleType) -> None:
+def watch(module: ModuleType, extension: Extension) -> None:
     """Tags after the first optimizer steps; `module` is torch.optim.optimizer."""
     extension.set_memory_namer(lambda: tag_everything(extension))
     steps: dict[int, int] = {}

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
+
+from interpose.extension_protocol import Extension
 
 _ROUTER = re.compile(r"rout|gat(e|ing)|moe|expert|sparse|switch|mixture", re.IGNORECASE)
 _LAYER_NUMBERS = (("layer_idx", 0), ("layer_id", 0), ("layer_number", 1))
@@ -23,7 +25,7 @@ _order: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _holds_router: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
-def install(extension: ModuleType) -> None:
+def install(extension: Extension) -> None:
     """Has the extension ask here."""
     extension.set_router_layer(router_layer)
 

@@ -12,11 +12,12 @@ from typing import Any
 from interpose import environment
 from interpose.after_import import after_import
 from interpose.environment import Environment
+from interpose.extension_protocol import Extension
 from interpose.frameworks import cuda_extensions, deepspeed, host_optimizers, missing_libraries
 from interpose.hooks import cpu_defaults, distributed, memory_tags, printing, routing
 from interpose.time import clocks, futures, session, steps, store, threads
 
-_extension: ModuleType | None = None
+_extension: Extension | None = None
 
 
 def attach() -> None:
@@ -95,7 +96,7 @@ def end_as_fork() -> None:
         _extension.skip_inherited_destructors()
 
 
-def _open_on_first_use(extension: ModuleType, torch_c: ModuleType) -> None:
+def _open_on_first_use(extension: Extension, torch_c: ModuleType) -> None:
     """Opens the session where the device is first used: from Python (torch.cuda._lazy_init) or from an
     operator."""
     extension.set_first_use_callback(session.first_use)

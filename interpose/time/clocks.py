@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.time import session
 
 PS_PER_S = 10**12
@@ -96,7 +96,7 @@ class VirtualClock:
     """Virtual time of the calling thread: the extension's once a session is open, before that what was slept
     and read."""
 
-    def __init__(self, extension: ModuleType, epoch_s: int | None) -> None:
+    def __init__(self, extension: Extension, epoch_s: int | None) -> None:
         self._extension = extension
         self._before_session_ps = 0
         self._handed_over = False
@@ -223,7 +223,7 @@ _ours: dict[str, Callable[..., Any]] = {
 }
 
 
-def install(extension: ModuleType, *, epoch_s: int | None = None) -> None:
+def install(extension: Extension, *, epoch_s: int | None = None) -> None:
     """Replaces the functions of `time`, once per process. `epoch_s`: whole second at which time.time()
     starts."""
     global _clock, _clock_pid

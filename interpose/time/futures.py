@@ -13,16 +13,16 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.time import session, threads
 from phantom.wire.records import FUTURE_KEY
 
 _ITEM = "_phantom_item"
 # Thread identities are addresses of user space, so these tokens are nobody's.
 _tokens = itertools.count(1 << 62)
-_extension: ModuleType | None = None
+_extension: Extension | None = None
 
 
 class Item:
@@ -40,7 +40,7 @@ class Item:
         self.key = f"{FUTURE_KEY}{os.environ.get('RANK', '0')}/{os.getpid()}/{self.token}"
 
 
-def install(extension: ModuleType) -> None:
+def install(extension: Extension) -> None:
     """Wraps the work items of ThreadPoolExecutor and the waits of Future; once per process."""
     global _extension
     if _extension is not None:
@@ -104,7 +104,7 @@ def install(extension: ModuleType) -> None:
     future_class.exception = _waiting(extension, future_class.exception)
 
 
-def _waiting(extension: ModuleType, wait: Callable[..., Any]) -> Callable[..., Any]:
+def _waiting(extension: Extension, wait: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `Future.result` or `exception`: the waiter's clock counts as infinitely late until the end."""
 
     @functools.wraps(wait)
@@ -130,7 +130,7 @@ def _waiting(extension: ModuleType, wait: Callable[..., Any]) -> Callable[..., A
     return phantom_wait
 
 
-def _hold_clock(extension: ModuleType, item: Item) -> None:
+def _hold_clock(extension: Extension, item: Item) -> None:
     """The item's clock holds the horizon while its waiter's does not, also where the pool's thread has been
     seen asleep and its clock was taken back; the waiter can wake it at the earliest."""
     if item.handover is not None:
@@ -144,5 +144,5 @@ def _session_open() -> bool:
     return session.is_open()
 
 
-def _has_clock(extension: ModuleType) -> bool:
+def _has_clock(extension: Extension) -> bool:
     return _session_open() and bool(extension.has_clock())

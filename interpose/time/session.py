@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from interpose import environment
 from interpose.environment import Environment
+from interpose.extension_protocol import Extension
 from interpose.time.spool import open_spool
 
 MESSAGE_LIMIT_BYTES = 64 << 20
@@ -28,7 +28,7 @@ OTHERS_TIMEOUT_S = 30.0
 PROTOCOL = 1
 
 _lock = threading.RLock()
-_extension: ModuleType | None = None
+_extension: Extension | None = None
 _when_open: Callable[[Environment], None] | None = None
 _session: Session | None = None
 _forgotten: list[Any] = []  # a forked child must not destroy its parent's channel
@@ -42,7 +42,7 @@ class SimulatorUnreachable(RuntimeError):
 class Session:
     """One rank's stream. Made by open(), ended by close()."""
 
-    def __init__(self, extension: ModuleType, here: Environment, rank: int, world_size: int) -> None:
+    def __init__(self, extension: Extension, here: Environment, rank: int, world_size: int) -> None:
         self.rank = rank
         self._world_size = world_size
         self._extension = extension
@@ -169,7 +169,7 @@ class Session:
         _forgotten.append((self._channel, self._reader))
 
 
-def prepare(extension: ModuleType, *, when_open: Callable[[Environment], None]) -> None:
+def prepare(extension: Extension, *, when_open: Callable[[Environment], None]) -> None:
     """Notes the loaded extension and what to call once the session is open; no session yet."""
     global _extension, _when_open
     _extension, _when_open = extension, when_open

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 
-def open_spool(extension: ModuleType, config: Mapping[str, Any], rank: int) -> bool:
+
+def open_spool(extension: Extension, config: Mapping[str, Any], rank: int) -> bool:
     """Opens this rank's file as config["spool"] says and returns whether it records.
 
     The map is made by phantom/timeline/settings.py. Raises RuntimeError where the file cannot be written.

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from interpose import environment
+from interpose.extension_protocol import Extension
 from interpose.time import session
 
 
@@ -91,7 +92,7 @@ class StepCounter:
 _counter: StepCounter | None = None
 
 
-def counter(extension: ModuleType) -> StepCounter:
+def counter(extension: Extension) -> StepCounter:
     """This process's counter, made on first use."""
     global _counter
     if _counter is None:
@@ -100,7 +101,7 @@ def counter(extension: ModuleType) -> StepCounter:
     return _counter
 
 
-def watch_optimizers(module: ModuleType, extension: ModuleType) -> None:
+def watch_optimizers(module: ModuleType, extension: Extension) -> None:
     """Registers the global post-step hook; `module` is torch.optim.optimizer."""
 
     def after_step(*_: Any) -> None:
@@ -110,7 +111,7 @@ def watch_optimizers(module: ModuleType, extension: ModuleType) -> None:
     module.register_optimizer_step_post_hook(after_step)
 
 
-def watch_backward(module: ModuleType, extension: ModuleType) -> None:
+def watch_backward(module: ModuleType, extension: Extension) -> None:
     """Makes torch.autograd's engine announce backward passes; `module` is torch.autograd.variable.
 
     The engine object is replaced by one of a sub-class, which every way into it uses: Tensor.backward,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.time import session
 
 _WRAPPED = "_phantom_wrapped"
@@ -59,7 +59,7 @@ def _place(store: Any) -> str:
 keys = Keys()
 
 
-def install(extension: ModuleType) -> None:
+def install(extension: Extension) -> None:
     """Wraps the methods of torch.distributed's Store classes, once per process."""
     import torch._C._distributed_c10d as c10d
 
@@ -97,7 +97,7 @@ def _wrapped(original: Callable[..., Any], record: Callable[..., Any]) -> Callab
 class Recorder:
     """One method per store call: records around the real call."""
 
-    def __init__(self, extension: ModuleType) -> None:
+    def __init__(self, extension: Extension) -> None:
         self._extension = extension
 
     def _post(self, store: Any, key: str) -> None:

@@ -14,9 +14,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.time import session
 from phantom.wire.records import THREAD_KEY
 
@@ -29,7 +29,7 @@ POLLS_ASLEEP = 3
 has not run at all for some polls is waiting for something else."""
 
 _numbers = itertools.count()
-_extension: ModuleType | None = None
+_extension: Extension | None = None
 
 
 class Handover:
@@ -58,7 +58,7 @@ class Sleepers:
     Has a thread of its own while there are any.
     """
 
-    def __init__(self, extension: ModuleType, start: Callable[[threading.Thread], None]) -> None:
+    def __init__(self, extension: Extension, start: Callable[[threading.Thread], None]) -> None:
         self._extension = extension
         self._start = start
         self._watched: list[list[Any]] = []  # thread, handover, last seen, times seen like this, deadline
@@ -114,7 +114,7 @@ def asleep(native_id: int | None) -> tuple[str, ...] | None:
     return tuple(lines[name].strip() for name in ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"))
 
 
-def install(extension: ModuleType) -> None:
+def install(extension: Extension) -> None:
     """Wraps threading.Thread.start, join and the code around run; once per process."""
     global _extension
     if _extension is not None:
@@ -199,5 +199,5 @@ def install(extension: ModuleType) -> None:
     thread_class._bootstrap_inner = phantom_bootstrap_inner
 
 
-def _has_clock(extension: ModuleType) -> bool:
+def _has_clock(extension: Extension) -> bool:
     return session.is_open() and bool(extension.has_clock())

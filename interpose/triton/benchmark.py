@@ -6,13 +6,14 @@ The candidate runs once, off the clock: its kernels are priced but put on no str
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
+
+from interpose.extension_protocol import Extension
 
 PS_PER_MS = 1_000_000_000
 
 
-def time_off_clock_ms(extension: ModuleType, call: Callable[[], Any]) -> float:
+def time_off_clock_ms(extension: Extension, call: Callable[[], Any]) -> float:
     """Milliseconds of device time that `call` would take. What `call` raises is passed on."""
     before_ps = extension.off_clock_begin()
     total_ps = before_ps
@@ -23,7 +24,7 @@ def time_off_clock_ms(extension: ModuleType, call: Callable[[], Any]) -> float:
     return float(total_ps) / PS_PER_MS
 
 
-def inductor_benchmarker(extension: ModuleType, base: type) -> Any:
+def inductor_benchmarker(extension: Extension, base: type) -> Any:
     """An instance of a subclass of `base` (torch._inductor.runtime.benchmarking.TritonBenchmarker)."""
 
     class PhantomBenchmarker(base):  # type: ignore[misc, valid-type]

@@ -7,9 +7,9 @@ place of CudaDriver there, so that nothing of Triton itself is changed. The comp
 from __future__ import annotations
 
 import itertools
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.triton.benchmark import time_off_clock_ms
 from interpose.triton.launcher import Launcher
 
@@ -17,7 +17,7 @@ from interpose.triton.launcher import Launcher
 class Utilities:
     """Counterpart of CudaUtils: what Triton asks the CUDA driver through its C module."""
 
-    def __init__(self, extension: ModuleType) -> None:
+    def __init__(self, extension: Extension) -> None:
         self._extension = extension
         self._handles = itertools.count(1)
 
@@ -76,7 +76,7 @@ class Utilities:
     fill_tma_descriptor = fill_tma_descriptor_tiled
 
 
-def driver_class(extension: ModuleType, base: type) -> type:
+def driver_class(extension: Extension, base: type) -> type:
     """The class to register in place of `base` (triton.backends.nvidia.driver.CudaDriver)."""
     from triton.backends.driver import GPUDriver
 

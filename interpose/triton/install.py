@@ -8,12 +8,13 @@ from types import ModuleType
 from typing import Any
 
 from interpose.after_import import after_import
+from interpose.extension_protocol import Extension
 from interpose.triton import caches, shared_graphs
 
 TRITON_VERSIONS = {"2.13": "triton==3.9.0", "2.14": "'triton~=3.8.0'"}
 
 
-def install(extension: ModuleType) -> None:
+def install(extension: Extension) -> None:
     """Arranges for everything below to happen when the job imports it; imports nothing itself."""
     import torch._C as torch_c
 
@@ -37,7 +38,7 @@ def share_graphs() -> None:
     after_import("torch._functorch.aot_autograd", shared_graphs.end_locks_after("aot_module_simplified"))
 
 
-def _register_driver(module: ModuleType, extension: ModuleType) -> None:
+def _register_driver(module: ModuleType, extension: Extension) -> None:
     """Registers the driver in triton.backends, before triton.runtime looks for the active one."""
     from interpose.triton.driver import driver_class
 
@@ -65,7 +66,7 @@ def _configure_inductor(config: Any) -> None:
         config._config["compile_threads"].default = 1
 
 
-def _answer_benchmarks(module: ModuleType, extension: ModuleType) -> None:
+def _answer_benchmarks(module: ModuleType, extension: Extension) -> None:
     from interpose.triton.benchmark import inductor_benchmarker
 
     module.benchmarker = inductor_benchmarker(extension, module.TritonBenchmarker)  # type: ignore[attr-defined]
@@ -90,7 +91,7 @@ def _tune_on_the_arguments(module: ModuleType) -> None:
     autotuner.maybe_clone_args = maybe_clone_args
 
 
-def _tune_off_clock(module: ModuleType, extension: ModuleType) -> None:
+def _tune_off_clock(module: ModuleType, extension: Extension) -> None:
     """What max-autotune makes to time candidates with (inputs, clones) takes no virtual time either."""
     selector: Any = module.AlgorithmSelectorCache  # type: ignore[attr-defined]
     original = selector.do_autotuning

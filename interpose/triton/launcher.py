@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
+from interpose.extension_protocol import Extension
 from interpose.triton.kernel import Kernel, flat_arguments, load_kernel
 from interpose.triton.request import describe, tensor_of
 
@@ -18,7 +18,7 @@ class CountGuess:
     of that dimension.
     """
 
-    def __init__(self, extension: ModuleType, kernel: Kernel, arguments: Sequence[Any]) -> None:
+    def __init__(self, extension: Extension, kernel: Kernel, arguments: Sequence[Any]) -> None:
         self._extension = extension
         self._kernel = kernel
         self._arguments = arguments
@@ -49,7 +49,7 @@ class Launcher:
     tensor of the CPU, as the real launcher does.
     """
 
-    def __init__(self, extension: ModuleType, source: Any, metadata: Any) -> None:
+    def __init__(self, extension: Extension, source: Any, metadata: Any) -> None:
         self._extension = extension
         self.kernel = load_kernel(list(source.signature.values()), metadata)
         self._pointers = tuple(p.index for p in self.kernel.parameters if p.is_pointer)

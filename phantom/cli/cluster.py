@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from netsim import draw
-from netsim.calibrate import toml_of
-from netsim.calibration_report import calibrate_files
+from netsim.calibrate.fit import toml_of
+from netsim.calibrate.report import calibrate_files
 from netsim.cluster import list_presets, load_cluster
 from netsim.errors import NetsimError
+from netsim.fabric import draw
 from phantom.launch.errors import UsageError
 
 

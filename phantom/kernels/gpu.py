@@ -6,9 +6,9 @@ import difflib
 from dataclasses import dataclass
 from functools import lru_cache
 
-import netsim.gpus
+import netsim.cluster.gpus
 from netsim.cluster import gpu_preset
-from netsim.gpus import KnownGpu
+from netsim.cluster.gpus import KnownGpu
 
 
 class UnknownGpuError(ValueError):
@@ -89,7 +89,7 @@ def _spec(known: KnownGpu) -> GpuSpec:
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[GpuSpec, ...]:
     """Return every GPU of ``netsim/data/gpus.toml``, in the file's order."""
-    return tuple(_spec(known) for known in netsim.gpus.known_gpus().values())
+    return tuple(_spec(known) for known in netsim.cluster.gpus.known_gpus().values())
 
 
 @lru_cache(maxsize=1)

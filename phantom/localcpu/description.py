@@ -18,7 +18,7 @@ _KEYS = {
 
 
 def steps_and_factor(kind: str, ranks: int) -> tuple[int, float]:
-    """How often a message passes on, and how many times its size (netsim/messages.py, `gloo`)."""
+    """How often a message passes on, and how many times its size (netsim/nccl/messages.py, `gloo`)."""
     if kind == "p2p":
         return 1, 1.0
     if kind == "all_reduce":

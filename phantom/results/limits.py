@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from netsim.cluster.spec import ClusterSpec
 from netsim.operation import Operation, bus_factor
-from netsim.spec import ClusterSpec
 
 IN_SWITCH_ALGORITHMS = ("nvls", "nvlstree", "collnet_direct", "collnet_chain")
 

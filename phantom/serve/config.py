@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from netsim.cluster import gpu_preset
-from netsim.spec import ClusterSpec
-from netsim.spec import GpuSpec as ClusterGpu
+from netsim.cluster.spec import ClusterSpec
+from netsim.cluster.spec import GpuSpec as ClusterGpu
 
 if TYPE_CHECKING:
     from phantom.kernels.gpu import GpuSpec as KernelGpu

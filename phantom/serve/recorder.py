@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from netsim.errors import NetsimError
-from netsim.link_use import LinkUse
 from netsim.network import Network
 from netsim.operation import Choice, Operation
+from netsim.sharing.link_use import LinkUse
 from phantom.engine.matching import Communicator
 from phantom.engine.operations import PendingOperation
 from phantom.engine.statistics import Statistics

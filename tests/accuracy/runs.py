@@ -22,7 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from netsim.cluster import HOST_DEFAULTS_S, load_cluster
+from netsim.cluster import load_cluster
+from netsim.cluster.sections import HOST_DEFAULTS_S
 from phantom.kernels.calibrate.gpt_step import GptShape, attention_kernels, block_kernels, head_kernels
 from phantom.kernels.predict.constants import constants_for
 from phantom.kernels.predict.predictor import Predictor

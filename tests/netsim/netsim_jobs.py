@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from netsim.cluster import parse_cluster
-from netsim.maxmin import solve_plain
 from netsim.network import Network
 from netsim.operation import Operation
+from netsim.sharing.maxmin import solve_plain
 
 NODES, GPUS = 3, 4
 WORLD = NODES * GPUS

@@ -14,14 +14,15 @@ from netsim.accuracy import (
     cluster_of,
     rows_of_source,
 )
-from netsim.calibrate import errors
+from netsim.calibrate.fit import errors
 from netsim.cluster import load_cluster
 
 
 def test_a100_table_on_sizes_that_were_not_fitted() -> None:
-    summary = Summary.of([e for _, e in a100_held_out()])
-    assert summary.rows >= 50
-    assert summary.median <= 0.06
+    # 2 and 8 GPUs are another source's check of the times inside a node (accuracy-network.md).
+    summary = Summary.of([e for m, e in a100_held_out() if m.nodes > 1])
+    assert summary.rows >= 30
+    assert summary.median <= 0.045
     assert summary.p90 <= 0.15
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from netsim.balanced import balanced_between
 from netsim.cluster import parse_cluster
-from netsim.topology import Topology
+from netsim.fabric.balanced import balanced_between
+from netsim.fabric.topology import Topology
 
 CASES: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({"base": "h100-dgx", "fabric": {"nodes_per_leaf": 2}}, tuple(range(32))),

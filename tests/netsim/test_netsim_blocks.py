@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from netsim.blocks import Flight, ManyBlock, SingleBlock
 from netsim.cluster import load_cluster
 from netsim.network import Network
 from netsim.operation import Operation
 from netsim.parts import Part, Shape
+from netsim.sharing.blocks import Flight, ManyBlock, SingleBlock
 
 LEVEL = np.array([2.0])
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netsim.calibrate import errors, fit, predict_us
-from netsim.calibration_report import calibrate_files, main
+from netsim.calibrate.fit import errors, fit, predict_us
+from netsim.calibrate.measurements import Measurement, a100_all_reduce, parse_nccl_tests
+from netsim.calibrate.report import calibrate_files, main
 from netsim.cluster import load_cluster
+from netsim.cluster.spec import ClusterSpec
 from netsim.errors import ClusterError
-from netsim.measurements import Measurement, a100_all_reduce, parse_nccl_tests
-from netsim.spec import ClusterSpec
 
 # The layout of nccl-tests 2.13: device lines, then out-of-place and in-place columns.
 HEADER = """\

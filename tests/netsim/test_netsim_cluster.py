@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from netsim.cluster import gpu_preset, list_presets, load_cluster, parse_cluster
+from netsim.cluster.gpus import GPUS_FILE
 from netsim.errors import ClusterError
-from netsim.gpus import GPUS_FILE
 from netsim.network import Network
 
 GPU = {"preset": "h100-sxm"}

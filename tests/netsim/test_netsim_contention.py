@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ def build(fabric: dict[str, Any], *, nodes: int = 4, gpus: int = 8, nics: int = 
                 "pcie": {"generation": 5},
             },
             "fabric": fabric,
+            # A message may fill its NIC, so that the wires decide.
+            "nccl": {"p2p_inter_efficiency": 1.0},
         }
         | tables,
         file="t",
@@ -110,9 +113,12 @@ def test_uneven_all_to_all_ends_with_its_largest_pair() -> None:
         size_bytes=80 * MIB,
         send_counts=tuple(map(tuple, counts)),
     )
-    net = build({"kind": "single-switch"}, nodes=1)
-    (time,) = transfer_s(net, [op])
-    assert time == pytest.approx(80 * MIB / (18 * 25e9 * 0.82), rel=1e-6)
+    counts[1][2] = 0
+    largest = replace(op, send_counts=tuple(map(tuple, counts)))
+    (time,) = transfer_s(build({"kind": "single-switch"}, nodes=1), [op])
+    (alone,) = transfer_s(build({"kind": "single-switch"}, nodes=1), [largest])
+    assert time == pytest.approx(alone, rel=1e-6)
+    assert time > 80 * MIB / (18 * 25e9 * 0.82)
 
 
 def test_spray_uses_all_spines_and_ecmp_one() -> None:
@@ -239,4 +245,4 @@ def test_nvlink_contends() -> None:
     ring = all_reduce(tuple(range(8)), 512 * MIB)
     (alone,) = transfer_s(build({"kind": "single-switch"}, nodes=1), [ring])
     both = transfer_s(net, [ring, message(0, 1, 512 * MIB)])
-    assert both[0] > 1.05 * alone
+    assert both[0] > 1.03 * alone  # the ring alone leaves a tenth of its links free

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from netsim.cluster import list_presets, load_cluster, parse_cluster
-from netsim.draw import BOX_WIDTH, svg, text
+from netsim.fabric.draw import BOX_WIDTH, svg, text
 
 
 @pytest.mark.parametrize("name", list_presets())

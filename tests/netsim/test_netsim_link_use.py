@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from netsim_jobs import CLUSTERS, Start, jobs, network, run
 
-from netsim.link_use import FIRST_BIN_PS, GRAIN, LinkUse, stretches
 from netsim.network import Network
 from netsim.operation import Operation
+from netsim.sharing.link_use import FIRST_BIN_PS, GRAIN, LinkUse, stretches
 
 PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FABRICS = st.sampled_from(sorted(CLUSTERS))

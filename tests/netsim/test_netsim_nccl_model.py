@@ -8,8 +8,8 @@ import pytest
 
 from netsim.cluster import load_cluster
 from netsim.errors import ClusterError
-from netsim.nccl_model import Environment, Pick, TuningModel
-from netsim.nccl_search import Graph, GroupShape
+from netsim.nccl.search import Graph, GroupShape
+from netsim.nccl.tuning import Environment, Pick, TuningModel
 
 PAIRS = (
     ("tree", "ll"),

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from netsim_jobs import CLUSTERS, Start, jobs, network, reference, run
 
-from netsim.blocks import ManyBlock, SingleBlock
-from netsim.maxmin import solve, solve_plain, violations
 from netsim.network import Network
+from netsim.sharing.blocks import ManyBlock, SingleBlock
+from netsim.sharing.maxmin import solve, solve_plain, violations
 
 FABRICS = st.sampled_from(sorted(CLUSTERS))
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

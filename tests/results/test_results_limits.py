@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from netsim.cluster import list_presets, load_cluster
-from netsim.nccl_constants import ALGORITHMS
+from netsim.nccl.constants import ALGORITHMS
 from netsim.network import Network
 from netsim.operation import Operation, bus_factor, even_size_bytes
 from phantom.engine.statistics import Statistics

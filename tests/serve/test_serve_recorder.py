@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from netsim.collectives import WIRE_FACTOR
+from netsim.nccl.collectives import WIRE_FACTOR
 from phantom.serve import Server
 from phantom.serve.recorder import Recorder
 from phantom.timeline.collectives import read_all

@@ -80,9 +80,8 @@ void Call::see(const at::Tensor& tensor, uint32_t argument, MetadataHasher& hash
       device = impl->device();
       have_device_ = true;
     } else if (impl->device() != device && !info.host_tensors_allowed && !info.arguments[argument].out) {
-      TORCH_CHECK(impl->dim() == 0 && false,
-                  "Expected all tensors to be on the same device, but found at least two devices, ", device, " and ",
-                  impl->device(), "! (", info.name, ")");
+      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", device,
+                  " and ", impl->device(), "! (", info.name, ")");
     }
   } else if (impl->device_type() == c10::kCPU && impl->dim() > 0 && !info.host_tensors_allowed) {
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", device,

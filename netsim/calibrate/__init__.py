@@ -1,0 +1,1 @@
+"""Published measurements, and fitting a cluster to them."""

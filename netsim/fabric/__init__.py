@@ -1,0 +1,1 @@
+"""Links, paths and routes of servers and of the fabric between them."""

@@ -1,0 +1,1 @@
+"""Fair rates of flows that share links."""
