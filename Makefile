@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env base full build demo test lint bench accuracy gpu-check frameworks docker-test trace-processor clean
+.PHONY: env base full build demo test lint bench accuracy gpu-check frameworks docker-test trace-processor chaos clean
 
 env: full build
 
@@ -75,3 +75,7 @@ trace-processor: $(VENV)/.base
 
 clean:
 	rm -rf $(VENV) interpose/_build build *.egg-info phantom-run-*
+
+# Kills and stops the processes of small runs at random moments (tests/chaos/README.md).
+chaos: env
+	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),200) --seed $(or $(SEED),0)

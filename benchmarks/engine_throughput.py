@@ -15,6 +15,9 @@ from typing import Any
 
 from netsim.operation import Operation
 from phantom.engine import Engine, EngineOptions
+from phantom.wire import schema as wire
+from phantom.wire.fields import Backend, CollectiveKind, Dependency, Tail
+from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack
 
 LAYER_PS = 400_000_000
@@ -61,14 +64,14 @@ class Script:
     def __init__(self, rank: int, ranks: int, steps: int) -> None:
         self.batches: list[bytes] = []
         self._node = 0
-        self._records: list[list[Any]] = [
-            [1, {"rank": rank, "world_size": ranks, "protocol": 1}],
-            [6, "dp", list(range(ranks)), "nccl", "dp"],
+        self._records: list[wire.Record] = [
+            wire.Hello(protocol=PROTOCOL, rank=rank, world_size=ranks),
+            wire.Comm("dp", list(range(ranks)), Backend.nccl, "dp"),
         ]
         now = 1_000_000 * (rank + 1)
         for step in range(steps):
             now = self._step(rank, ranks, step, now)
-        self._records.append([17, {}])
+        self._records.append(wire.Bye())
         self.batches.append(pack(*self._records))
         self.records = 2 + 1 + steps * (BUCKETS * 8 + 3)
 
@@ -83,22 +86,24 @@ class Script:
             now += 50_000_000
             self._node += 1
             seq = step * BUCKETS + bucket + 1
-            tail = [last, 0, compute] if last else [0, 0, compute]
+            tail = Tail(last, 0, compute)
             last = self._node
-            extra = {"where": "train.py:12", "op": "sum"}
+            kind, size = CollectiveKind.all_reduce, 25 << 20
             self._records += [
-                [2, 0, now],
-                [5, last, "dp", seq, "all_reduce", "bfloat16", 25 << 20, -1, tail, 0, now, None, extra],
-            ]
+                wire.Clock(0, now),
+                wire.Collective(last, "dp", seq, kind, "bfloat16", size, -1, tail, 0, now, where="a.py:12"),
+            ]  # fmt: skip
             for _ in range(3):
                 self._node += 1
-                self._records.append([4, self._node, [[last, 5_000], [self._node - 1, 7_000]], compute])
+                both = [Dependency(last, 5_000), Dependency(self._node - 1, 7_000)]
+                self._records.append(wire.Node(self._node, both, compute))
                 last = self._node
-            self._records += [[2, 0, now + 1], [10, f"k{step}.{bucket}.{rank}", 0, now + 2], [2, 1, now + 3]]
+            post = wire.Post(f"k{step}.{bucket}.{rank}", 0, now + 2)
+            self._records += [wire.Clock(0, now + 1), post, wire.Clock(1, now + 3)]
         self._records += [
-            [3, 1],
-            [14, step, [last, 0, compute], 0, now],
-            [8, step + 1, 0, [last, 0, compute], now, "Tensor.item at train.py:20"],
+            wire.ClockEnd(1),
+            wire.Step(step, Tail(last, 0, compute), 0, now),
+            wire.Sync(step + 1, 0, Tail(last, 0, compute), now, "Tensor.item at train.py:20"),
         ]
         self.batches.append(pack(*self._records))
         self._records = []

@@ -21,8 +21,11 @@ from typing import Any
 
 import grpc
 
+from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
+from phantom.wire.fields import Backend, CollectiveKind, Tail
+from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack, unpack
 
 LAYERS = 16
@@ -63,7 +66,7 @@ class Rank(threading.Thread):
         while (batch := self._out.get()) is not None:
             yield batch
 
-    def _send(self, records: list[list[Any]]) -> None:
+    def _send(self, records: list[wire.Record]) -> None:
         self._out.put(messages.RankBatch(rank=self._rank, records=pack(*records), acked=self._acked))
 
     def run(self) -> None:
@@ -71,44 +74,33 @@ class Rank(threading.Thread):
         replies = self._stub.Session(self._batches())
         self._send(
             [
-                [1, {"rank": self._rank, "world_size": self._ranks, "protocol": 1}],
-                [6, "dp", list(range(self._ranks)), "nccl", "dp"],
+                wire.Hello(protocol=PROTOCOL, rank=self._rank, world_size=self._ranks),
+                wire.Comm("dp", list(range(self._ranks)), Backend.nccl, "dp"),
             ]
         )
         now, node = 0, 0
         slow = 2.0 if self._rank == 0 else 1.0
         for step in range(self._steps):
-            records: list[list[Any]] = []
+            records: list[wire.Record] = []
             for layer in range(LAYERS):
                 now += 300_000_000
                 node += 1
-                tail = [node - 1 if layer else 0, 0, now + 100_000]
-                where = {"where": "train.py:9"}
-                post = [
-                    5,
-                    node,
-                    "dp",
-                    node,
-                    "all_reduce",
-                    "bfloat16",
-                    25 << 20,
-                    -1,
-                    tail,
-                    0,
-                    now,
-                    None,
-                    where,
-                ]
+                tail = Tail(node - 1 if layer else 0, 0, now + 100_000)
+                post = wire.Collective(
+                    node, "dp", node, CollectiveKind.all_reduce, "bfloat16", 25 << 20, -1, tail, 0, now,
+                    None, "train.py:9",
+                )  # fmt: skip
                 records.append(post)
                 if (layer + 1) % (LAYERS // FLUSHES) == 0:
                     time.sleep(slow * WORK_S * rng.uniform(0.5, 1.5) / FLUSHES)
                     self._send(records)
                     records = []
-            self._send([[14, step, [node, 0, 0], 0, now], [8, step + 1, 0, [node, 0, 0], now, "item"]])
+            last = Tail(node, 0, 0)
+            self._send([wire.Step(step, last, 0, now), wire.Sync(step + 1, 0, last, now, "item")])
             now = self._answer(replies)
             self.ends.append(now)
             self._each_step(self._rank, step)
-        self._send([[17, {}]])
+        self._send([wire.Bye()])
         self._out.put(None)
         for _ in replies:
             pass
@@ -117,9 +109,9 @@ class Rank(threading.Thread):
         for reply in replies:
             self._acked += 1
             for record in unpack(reply.records):
-                if record[0] == 2:
-                    return int(record[2])
-                assert record[0] != 5, record
+                if isinstance(record, wire.Answer):
+                    return record.value
+                assert not isinstance(record, wire.Abort), record
         raise AssertionError("the stream ended")
 
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 PORT = 5291
 RESULTS = Path("/results")
+TOKEN = RESULTS / ".phantom-token"
+"""The run's token: the results folder is what all containers of a run, and no others, share."""
+
 READY = Path("/tmp/phantom-joined")
 ADDRESS = f"simulator:{PORT}"
 USAGE = 2
@@ -34,12 +39,39 @@ def run_folder(results: Path) -> Path:
 
 def simulator(arguments: Sequence[str], *, out: Path) -> list[str]:
     """The command line of the run, which serves the ranks and waits for the servers."""
-    return ["phantom", "run", "--await-nodes", f"0.0.0.0:{PORT}", "--out", str(out), *arguments]
+    options = ["--await-nodes", f"0.0.0.0:{PORT}", "--token-file", str(TOKEN), "--out", str(out)]
+    return ["phantom", "run", *options, *arguments]
 
 
 def server(node: str) -> list[str]:
     """The command line of one simulated server."""
-    return ["phantom", "node", "--join", ADDRESS, "--node", node, "--ready-file", str(READY)]
+    options = ["--join", ADDRESS, "--node", node, "--token-file", str(TOKEN), "--ready-file", str(READY)]
+    return ["phantom", "node", *options]
+
+
+def leave_token(file: Path) -> None:
+    """Writes a new token where only those see it who see the results folder. Raises OSError."""
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(secrets.token_urlsafe(24) + "\n")
+
+
+def await_token(file: Path, *, timeout_s: float = 120.0) -> None:
+    """Waits until the simulator has left its token; without it the run refuses this server."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_listening() and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    while not file.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+
+
+def is_listening() -> bool:
+    """Whether the run waits for servers: its token is this run's by then, not an earlier one's."""
+    try:
+        socket.create_connection(("simulator", PORT), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def is_healthy(role: str) -> bool:
@@ -67,10 +99,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(0 if is_healthy(rest[0]) else 1)
     if role == "server":
         READY.unlink(missing_ok=True)
+        await_token(TOKEN)
         _replace(server(rest[0]))
     if role == "simulator":
         try:
             out = run_folder(RESULTS)
+            leave_token(TOKEN)
         except OSError as error:
             sys.stderr.write(
                 f"phantom: cannot write to the results folder ({error.strerror}) as user {os.getuid()}: "

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from phantom.wire.token import VARIABLE
+
 ATTACH = "PHANTOM"
 SERVER = "PHANTOM_SERVER"
 CONFIG = "PHANTOM_CONFIG"
 NODE = "PHANTOM_NODE"
 RANK_PID = "PHANTOM_RANK_PID"  # set by a process that has become a rank: its children never become one
 STATE = "PHANTOM_STATE"  # folder for the marks by which `phantom run` learns that a process attached
+TOKEN = VARIABLE  # admits this job's processes to the simulator
 NODE_LOG = "PHANTOM_NODE_LOG"  # file that the launcher of this process writes to
 
 
@@ -38,6 +41,7 @@ class Environment:
     state: str | None = None
     node_log: str | None = None
     child_of_rank: bool = False
+    token: str = ""
 
     @property
     def may_become_rank(self) -> bool:
@@ -117,4 +121,5 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         state=variables.get(STATE) or None,
         node_log=variables.get(NODE_LOG) or None,
         child_of_rank=owner is not None and owner != str(os.getpid()),
+        token=variables.get(TOKEN, ""),
     )

@@ -1,4 +1,5 @@
 // The module `interpose._C`: install(), the session, clocks, store causality, steps.
+#include "core/Records.h"
 #include "core/Registry.h"
 
 #include "time/Accounting.h"
@@ -110,9 +111,11 @@ void readConfig(const py::dict& given) {
 std::mutex g_first_use_mutex;
 PyObject* g_first_use = nullptr;
 std::atomic<bool> g_first_use_done{false};
+std::atomic<bool> g_in_bad_fork{false};   // the parent has used the device: CUDA cannot be used in this process
 
 void afterForkInChild() {
   new (&g_first_use_mutex) std::mutex;
+  g_in_bad_fork = g_in_bad_fork || g_first_use_done;
   g_first_use_done = false;
   resetClocksAfterFork();
   resetSessionAfterFork();
@@ -168,10 +171,20 @@ void bindSession(py::module_& m) {
     g_first_use_done = false;
   });
   m.def("ensure_session", &ensureSession, py::call_guard<py::gil_scoped_release>());
-  m.def("record_raw", [](const py::bytes& packed) {
-    const std::string copy = packed;
-    record([&](Packer& p) { p.buffer().append(copy); });
-  });
+  m.def(
+      "hello",
+      [](int64_t rank, int64_t world_size, int64_t local_rank, int64_t node, int64_t pid) {
+        record([&](Packer& p) {
+          wire::Hello{.protocol = wire::kProtocol,
+                      .rank = rank,
+                      .world_size = world_size,
+                      .local_rank = local_rank,
+                      .node = node,
+                      .pid = pid}
+              .write(p);
+        });
+      },
+      py::kw_only(), py::arg("rank"), py::arg("world_size"), py::arg("local_rank"), py::arg("node"), py::arg("pid"));
 }
 
 void bindClocks(py::module_& m) {
@@ -188,17 +201,9 @@ void bindClocks(py::module_& m) {
   m.def("backward_begins", &setBackwardOwner);
 }
 
-void recordPost(int type, const std::string& key) {
+void recordPost(const std::string& key) {
   Clock& clock = thisThreadClock();
-  record([&](Packer& p) {
-    p.array(type == 10 ? 4 : 2);
-    p.integer(type);
-    p.string(key);
-    if (type == 10) {
-      p.integer(clock.id);
-      p.integer(clock.now_ps.load());
-    }
-  });
+  record([&](Packer& p) { wire::Post{.key = key, .clock = clock.id, .now_ps = clock.now_ps.load()}.write(p); });
 }
 
 // The calling thread counts as infinitely late until one of the others has posted the keys.
@@ -207,14 +212,8 @@ uint64_t beginWait(const std::vector<std::string>& keys, const std::string& why)
   Clock& clock = thisThreadClock();
   clock.waiting = true;
   record([&](Packer& p) {
-    p.array(6);
-    p.integer(11);
-    p.integer(int64_t(request));
-    p.integer(clock.id);
-    p.array(keys.size());
-    for (const std::string& key : keys) p.string(key);
-    p.integer(clock.now_ps.load());
-    p.string(why);
+    wire::Wait{.request = int64_t(request), .clock = clock.id, .keys = keys, .now_ps = clock.now_ps.load(), .why = why}
+        .write(p);
   });
   flush();
   return request;
@@ -224,7 +223,7 @@ uint64_t beginWait(const std::vector<std::string>& keys, const std::string& why)
 void bindThreads(py::module_& m) {
   m.def("join_begin", [](const std::string& key) { return beginWait({key}, "Thread.join at " + pythonLocation()); });
   m.def("thread_ends", [](const std::string& key) {
-    recordPost(10, key);
+    recordPost(key);
     endThreadClock();
     flush();
   });
@@ -236,10 +235,7 @@ void bindThreads(py::module_& m) {
     record([&](Packer& p) {
       const Picoseconds now_ps = clock.now_ps.load();
       clock.reported_ps = now_ps;
-      p.array(3);
-      p.integer(2);
-      p.integer(clock.id);
-      p.integer(now_ps);
+      wire::Clock{.clock = clock.id, .now_ps = now_ps}.write(p);
     });
   });
 }
@@ -249,11 +245,7 @@ void bindThreadRelease(py::module_& m) {
   m.def("clock_release", [](uint64_t thread) {
     const auto id = releaseClock(thread);
     if (!id) return false;
-    record([&](Packer& p) {
-      p.array(2);
-      p.integer(3);
-      p.integer(*id);
-    });
+    record([&](Packer& p) { wire::ClockEnd{.clock = int64_t(*id)}.write(p); });
     return true;
   });
 }
@@ -262,12 +254,12 @@ void bindStore(py::module_& m) {
   m.def("post", [](const std::string& key) {
     requireSession("post");
     chargeHost(HostWork::kStore);
-    recordPost(10, key);
+    recordPost(key);
     flush();
   });
   m.def("forget", [](const std::string& key) {
     requireSession("forget");
-    recordPost(12, key);
+    record([&](Packer& p) { wire::Forget{.key = key}.write(p); });
   });
   m.def("wait_begin", [](const std::vector<std::string>& keys, const std::string& why) {
     requireSession("wait_begin");
@@ -276,11 +268,7 @@ void bindStore(py::module_& m) {
   });
   m.def("wait_end", [](uint64_t request) {
     // WAITED: a key that no rank posted must have come from outside the job, so the simulator need not wait for it.
-    record([&](Packer& p) {
-      p.array(2);
-      p.integer(20);
-      p.integer(int64_t(request));
-    });
+    record([&](Packer& p) { wire::Waited{.request = int64_t(request)}.write(p); });
     thisThreadClock().notBefore(awaitAnswer(request));
   });
   m.def("add", [](const std::string& key, int64_t amount, int64_t result) {
@@ -290,14 +278,13 @@ void bindStore(py::module_& m) {
     Clock& clock = thisThreadClock();
     clock.waiting = true;
     record([&](Packer& p) {
-      p.array(7);
-      p.integer(13);
-      p.integer(int64_t(request));
-      p.integer(clock.id);
-      p.string(key);
-      p.integer(amount);
-      p.integer(result);
-      p.integer(clock.now_ps.load());
+      wire::Add{.request = int64_t(request),
+                .clock = clock.id,
+                .key = key,
+                .amount = amount,
+                .result = result,
+                .now_ps = clock.now_ps.load()}
+          .write(p);
     });
     thisThreadClock().notBefore(awaitAnswer(request));
   });
@@ -310,12 +297,7 @@ void bindSteps(py::module_& m) {
     Tail end = deviceTail(currentDevice());
     Clock& clock = thisThreadClock();
     record([&](Packer& p) {
-      p.array(5);
-      p.integer(14);
-      p.integer(index);
-      packTail(p, end);
-      p.integer(clock.id);
-      p.integer(clock.now_ps.load());
+      wire::Step{.index = index, .tail = end, .clock = clock.id, .now_ps = clock.now_ps.load()}.write(p);
     });
     markStep(index, std::move(end));
     settleSteps(false);
@@ -332,18 +314,10 @@ void bindSteps(py::module_& m) {
     settleSteps(true);
     sayBye();
   });
-  m.def("fault", [](const py::bytes& packed_map) {
-    const std::string copy = packed_map;
-    record([&](Packer& p) {
-      p.array(2);
-      p.integer(16);
-      p.buffer().append(copy);
-    });
-    flush();
-  });
+  m.def("send_stats", &sendStats);  // of a rank that failed and cannot settle its last steps
   m.def("packed_stats", [] {
     Packer p;
-    packStats(p, true);
+    packStats(p);
     return py::bytes(p.buffer());
   });
   m.def("warn", &addWarning);
@@ -356,6 +330,10 @@ Installer::Installer(int order, void (*run)()) { allInstallers().emplace_back(or
 
 void ensureSession() {
   if (g_first_use_done.load(std::memory_order_acquire)) return;
+  // PyTorch's text (torch/cuda/__init__.py, _lazy_init).
+  TORCH_CHECK(!g_in_bad_fork.load(std::memory_order_acquire),
+              "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+              "'spawn' start method");
   if (g_first_use == nullptr) return;
   py::gil_scoped_acquire gil;  // the GIL is the lock: a second thread comes here only after the callback returned
   if (g_first_use_done.exchange(true)) return;

@@ -54,8 +54,10 @@ class Remainder:
         for is_code in (False, True):
             for variables in left:
                 for name, value in list(variables.items()):
-                    is_kept = isinstance(value, ModuleType) or name.startswith("__")
-                    if not is_kept and isinstance(value, (type, FunctionType)) is is_code:
+                    # Not isinstance: it may run code of the value's class, whose variables are gone by now.
+                    kind = type(value)
+                    is_kept = issubclass(kind, ModuleType) or name.startswith("__")
+                    if not is_kept and issubclass(kind, (type, FunctionType)) is is_code:
                         variables[name] = None
 
 

@@ -8,14 +8,17 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from interpose import environment
 from interpose.standins import registry
 from interpose.standins.registry import StandIn
+from interpose.standins.surface import fill
+from interpose.standins.surfaces import model
 
 PACKAGES = Path(__file__).with_name("packages")
 OPTION = "stand_ins"
@@ -44,6 +47,10 @@ class StandInFinder:
         stand_in = registry.BY_MODULE.get(top)
         if stand_in is None or stand_in.name not in self.allowed():
             return None
+        if stand_in.named_only and not _is_import(sys._getframe(2)):
+            return None
+        if rest and name in model.load(stand_in.name).modules:
+            return _spec(name, stand_in)
         if rest:
             self._explain_missing(name, top, stand_in)
             return None
@@ -58,8 +65,10 @@ class StandInFinder:
         wanted = getattr(context, "name", None)
         allowed = self.allowed()
         for stand_in in registry.STAND_INS:
-            if stand_in.name in allowed and (
-                wanted is None or _normal(wanted) == _normal(stand_in.distribution)
+            if (
+                stand_in.name in allowed
+                and not stand_in.named_only
+                and (wanted is None or _normal(wanted) == _normal(stand_in.distribution))
             ):
                 yield StandInDistribution(stand_in)
 
@@ -81,11 +90,12 @@ class StandInFinder:
         module = sys.modules.get(top)
         if module is None or not getattr(module, "__phantom_stand_in__", False):
             return
-        if sys._getframe(3).f_code.co_name == "_find_and_load_unlocked":
+        if _is_import(sys._getframe(3)):
             raise MissingFromStandIn(
-                f"No module named {name!r}: phantom's stand-in of {stand_in.title} does not cover it "
-                f"(docs/stand-ins.md lists what is covered). Either install {stand_in.distribution} for this "
-                f"Python, or run with `phantom run --stand-ins none` if the script works without it.",
+                f"No module named {name!r} in {stand_in.title} {stand_in.version}, the version that the "
+                f"stand-in follows (docs/stand-ins.md). If the script is for another version, install "
+                f"{stand_in.distribution} for this Python, or run with `phantom run --stand-ins none` if the "
+                f"script works without it.",
                 name=name,
             )
 
@@ -114,16 +124,28 @@ def _normal(name: str) -> str:
     return name.replace("-", "_").replace(".", "_").lower()
 
 
+def _is_import(frame: FrameType) -> bool:
+    """Whether the caller of the import system's search is an import and not a question."""
+    return frame.f_code.co_name == "_find_and_load_unlocked"
+
+
 def _spec(name: str, stand_in: StandIn) -> ModuleSpec | None:
-    package, module = PACKAGES / name, PACKAGES / f"{name}.py"
-    if package.is_dir():
+    package, module = PACKAGES / name.replace(".", "/"), PACKAGES / f"{name.replace('.', '/')}.py"
+    spec: ModuleSpec | None
+    if (package / "__init__.py").is_file():
         spec = importlib.util.spec_from_file_location(
             name, package / "__init__.py", submodule_search_locations=[str(package)]
         )
-    else:
+    elif module.is_file():
         spec = importlib.util.spec_from_file_location(name, module)
+    else:
+        is_package = model.load(stand_in.name).modules[name].is_package
+        spec = ModuleSpec(name, ListedLoader(), origin=str(model.LISTS / f"{stand_in.name}.json"))
+        spec.submodule_search_locations = [str(package)] if is_package else None
     if spec is None or spec.loader is None:
         return None
+    if "." in name:
+        return spec
     execute = spec.loader.exec_module
 
     def exec_module(made: ModuleType) -> None:
@@ -134,6 +156,14 @@ def _spec(name: str, stand_in: StandIn) -> ModuleSpec | None:
 
     spec.loader.exec_module = exec_module  # type: ignore[method-assign, assignment]  # this loader only
     return spec
+
+
+class ListedLoader(Loader):
+    """Loads a module that is nothing but its names in the library's surface list."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fills the module."""
+        fill(module)
 
 
 def _note_use(stand_in: StandIn) -> None:

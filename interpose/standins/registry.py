@@ -8,13 +8,18 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class StandIn:
     """One library: the name users choose it by, its distribution's name and version, what it makes
-    importable."""
+    importable.
+
+    `named_only`: nothing of it is covered. Then it can be imported, and a question whether it is there
+    (importlib.util.find_spec, importlib.metadata) gets a no, so that who asks takes the path without it.
+    """
 
     name: str
     distribution: str
     version: str
     modules: tuple[str, ...]
     title: str
+    named_only: bool = False
 
 
 STAND_INS = (
@@ -32,11 +37,17 @@ STAND_INS = (
         modules=(
             "apex",
             "amp_C",
+            "apex_C",
+            "fused_dense_cuda",
             "fused_layer_norm_cuda",
+            "fused_rotary_positional_embedding",
             "fused_weight_gradient_mlp_cuda",
+            "generic_scaled_masked_softmax_cuda",
+            "mlp_cuda",
             "scaled_masked_softmax_cuda",
             "scaled_softmax_cuda",
             "scaled_upper_triang_masked_softmax_cuda",
+            "syncbn",
         ),
         title="NVIDIA Apex",
     ),
@@ -44,7 +55,7 @@ STAND_INS = (
         name="flash_attn",
         distribution="flash-attn",
         version="2.8.3",
-        modules=("flash_attn",),
+        modules=("flash_attn", "flash_attn_2_cuda"),
         title="flash-attn",
     ),
     StandIn(
@@ -63,6 +74,37 @@ STAND_INS = (
         version="0.48.1",
         modules=("bitsandbytes",),
         title="bitsandbytes",
+    ),
+    StandIn(
+        name="grouped_gemm",
+        distribution="grouped_gemm",
+        version="1.1.4",
+        modules=("grouped_gemm", "grouped_gemm_backend"),
+        title="grouped_gemm",
+    ),
+    StandIn(
+        name="causal_conv1d",
+        distribution="causal-conv1d",
+        version="1.6.1",
+        modules=("causal_conv1d", "causal_conv1d_cuda"),
+        title="causal-conv1d",
+        named_only=True,
+    ),
+    StandIn(
+        name="mamba_ssm",
+        distribution="mamba-ssm",
+        version="2.3.1",
+        modules=("mamba_ssm", "selective_scan_cuda"),
+        title="mamba-ssm",
+        named_only=True,
+    ),
+    StandIn(
+        name="deep_ep",
+        distribution="deep_ep",
+        version="1.2.1",
+        modules=("deep_ep", "deep_ep_cpp"),
+        title="DeepEP",
+        named_only=True,
     ),
 )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interpose.extension_protocol import Extension
-from interpose.time import session
+from interpose.time import dates, session
 
 PS_PER_S = 10**12
 PS_PER_NS = 1000
@@ -69,9 +69,13 @@ REAL_PREFIXES = (
 )
 
 _SECONDS = ("time", "perf_counter", "monotonic", "process_time")
+_OTHERS = (
+    "asctime", "clock_gettime", "clock_gettime_ns", "ctime", "gmtime", "localtime", "sleep", "strftime",
+    "thread_time", "thread_time_ns",
+)  # fmt: skip
 _real: dict[str, Callable[..., Any]] = {
     name: getattr(time, name) for base in _SECONDS for name in (base, f"{base}_ns")
-} | {"sleep": time.sleep}
+} | {name: getattr(time, name) for name in _OTHERS if hasattr(time, name)}
 _real_module: dict[str, bool] = {}
 
 
@@ -80,6 +84,7 @@ class _Base:
 
     def __init__(self, epoch_s: int | None) -> None:
         self.by_clock_s = {name: math.floor(_real[name]()) + 1 for name in _SECONDS}
+        self.by_clock_s["thread_time"] = self.by_clock_s["process_time"]
         if epoch_s is not None:
             self.by_clock_s["time"] = epoch_s
 
@@ -216,9 +221,71 @@ def _sleep(seconds: float, /) -> None:
 _sleep.__name__ = _sleep.__qualname__ = "sleep"
 
 
+def virtual_now_ns(*, depth: int) -> int | None:
+    """The wall clock of the function `depth` frames above the caller, in ns; None: it sees real time."""
+    clock = _virtual(depth + 2)
+    return None if clock is None else clock.base.by_clock_s["time"] * 10**9 + clock.read() // PS_PER_NS
+
+
+_GIVEN_LAST = {"strftime": 1}
+"""Position of the time among the arguments, where it is not the first."""
+
+
+def _make_calendar(name: str) -> Callable[..., Any]:
+    """localtime and the like: without a time they take the present one."""
+    real, position = _real[name], _GIVEN_LAST.get(name, 0)
+    takes_seconds = name in ("ctime", "gmtime", "localtime")
+
+    def calendar(*arguments: Any) -> Any:
+        asks_now = len(arguments) == position or (takes_seconds and arguments == (None,))
+        now_ns = virtual_now_ns(depth=1) if asks_now else None
+        if now_ns is None:
+            return real(*arguments)
+        seconds = now_ns // 10**9
+        return real(*arguments[:position], seconds if takes_seconds else _real["localtime"](seconds))
+
+    calendar.__name__ = calendar.__qualname__ = name
+    calendar.__doc__ = real.__doc__
+    return calendar
+
+
+_CLOCK_OF_ID = {
+    getattr(time, name): clock
+    for name, clock in {
+        "CLOCK_BOOTTIME": "monotonic",
+        "CLOCK_MONOTONIC": "monotonic",
+        "CLOCK_MONOTONIC_RAW": "monotonic",
+        "CLOCK_PROCESS_CPUTIME_ID": "process_time",
+        "CLOCK_REALTIME": "time",
+        "CLOCK_THREAD_CPUTIME_ID": "process_time",
+    }.items()
+    if hasattr(time, name)
+}
+
+
+def _make_by_id(name: str) -> Callable[[int], Any]:
+    """clock_gettime and clock_gettime_ns."""
+    real, unit = _real[name], 1 if name.endswith("_ns") else 1e-9
+
+    def by_id(clk_id: int, /) -> Any:
+        base = _CLOCK_OF_ID.get(clk_id)
+        clock = None if base is None else _virtual()
+        if clock is None or base is None:
+            return real(clk_id)
+        return (clock.base.by_clock_s[base] * 10**9 + clock.read() // PS_PER_NS) * unit
+
+    by_id.__name__ = by_id.__qualname__ = name
+    by_id.__doc__ = real.__doc__
+    return by_id
+
+
 _ours: dict[str, Callable[..., Any]] = {
     **{name: _make_seconds(name) for name in _SECONDS},
     **{f"{name}_ns": _make_nanoseconds(f"{name}_ns") for name in _SECONDS},
+    **{name: _make_calendar(name) for name in ("asctime", "ctime", "gmtime", "localtime", "strftime")},
+    **{name: _make_by_id(name) for name in ("clock_gettime", "clock_gettime_ns") if name in _real},
+    "thread_time": _make_seconds("thread_time"),
+    "thread_time_ns": _make_nanoseconds("thread_time_ns"),
     "sleep": _sleep,
 }
 
@@ -240,6 +307,7 @@ def replace_functions() -> None:
         return
     for name, function in _ours.items():
         setattr(time, name, function)
+    dates.install(virtual_now_ns)
     _replace_copies()
 
 
@@ -267,5 +335,6 @@ def leave() -> None:
 def uninstall() -> None:
     """Puts Python's own functions back; for tests."""
     leave()
+    dates.uninstall()
     for name, function in _real.items():
         setattr(time, name, function)

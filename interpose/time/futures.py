@@ -17,7 +17,7 @@ from typing import Any
 
 from interpose.extension_protocol import Extension
 from interpose.time import session, threads
-from phantom.wire.records import FUTURE_KEY
+from phantom.wire.limits import FUTURE_KEY
 
 _ITEM = "_phantom_item"
 # Thread identities are addresses of user space, so these tokens are nobody's.

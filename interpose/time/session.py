@@ -19,13 +19,13 @@ from interpose import environment
 from interpose.environment import Environment
 from interpose.extension_protocol import Extension
 from interpose.time.spool import open_spool
+from phantom.wire import token
+from phantom.wire.limits import CHANNEL_OPTIONS
 
-MESSAGE_LIMIT_BYTES = 64 << 20
 CONNECT_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 BATCH_WAIT_S = 1.0
 OTHERS_TIMEOUT_S = 30.0
-PROTOCOL = 1
 
 _lock = threading.RLock()
 _extension: Extension | None = None
@@ -63,12 +63,7 @@ class Session:
         from phantom.wire import simulator_pb2 as messages
         from phantom.wire import simulator_pb2_grpc as service
 
-        options = [
-            ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
-            ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
+        options = [*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.insecure_channel(self._server, options=options)
         try:
             grpc.channel_ready_future(self._channel).result(timeout=CONNECT_TIMEOUT_S)
@@ -78,13 +73,21 @@ class Session:
                 f"within {CONNECT_TIMEOUT_S:.0f} s"
             ) from None
         stub = service.SimulatorStub(self._channel)
+        metadata = token.metadata(self._here.token)
 
         def price(kernels: bytes) -> bytes:
-            return bytes(stub.Cost(messages.KernelBatch(kernels=kernels, rank=self.rank)).costs)
+            request = messages.KernelBatch(kernels=kernels, rank=self.rank)
+            return bytes(stub.Cost(request, metadata=metadata).costs)
 
         self._extension.set_cost_callback(price)
         self._extension.session_open(self.rank)
-        self._extension.record_raw(self._hello())
+        self._extension.hello(
+            rank=self.rank,
+            world_size=self._world_size,
+            local_rank=self._here.local_rank if self._here.local_rank is not None else -1,
+            node=self._here.node,
+            pid=os.getpid(),
+        )
         open_spool(self._extension, self._here.config, self.rank)
 
         def batches() -> Iterator[Any]:
@@ -96,7 +99,7 @@ class Session:
                 if records:
                     yield messages.RankBatch(rank=self.rank, records=records, acked=acked)
 
-        replies = stub.Session(batches())
+        replies = stub.Session(batches(), metadata=metadata)
         self._reader = threading.Thread(
             target=self._read, args=(replies,), name="phantom-session", daemon=True
         )
@@ -111,20 +114,6 @@ class Session:
         if refusal is not None:
             raise RuntimeError(refusal)
 
-    def _hello(self) -> bytes:
-        import msgpack
-
-        here = self._here
-        place = {
-            "rank": self.rank,
-            "world_size": self._world_size,
-            "local_rank": here.local_rank if here.local_rank is not None else -1,
-            "node": here.node,
-            "pid": os.getpid(),
-            "protocol": PROTOCOL,
-        }
-        return bytes(msgpack.packb([1, place]))
-
     def _read(self, replies: Any) -> None:
         import grpc
 
@@ -136,6 +125,9 @@ class Session:
             if not self._closing or error.code() is not grpc.StatusCode.CANCELLED:
                 details = error.details() or error.code().name
                 self._abort(f"the simulator at {self._server} went away ({details})")
+        except RuntimeError as error:  # a record that breaks the schema
+            self._abort(f"the simulator at {self._server} cannot be understood: {error}")
+            replies.cancel()
         else:
             if not self._closing:
                 self._abort(f"the simulator at {self._server} ended the session of rank {self.rank}")
@@ -154,7 +146,7 @@ class Session:
         self._closing = True
         try:
             if _failed:
-                self._extension.record_raw(b"\x92\x0f" + self._extension.packed_stats())  # [15, statistics]
+                self._extension.send_stats()
             else:
                 self._extension.finish()
         except Exception as error:  # an ABORT: the job is over anyway, and says why

@@ -18,7 +18,7 @@ from typing import Any
 
 from interpose.extension_protocol import Extension
 from interpose.time import session
-from phantom.wire.records import THREAD_KEY
+from phantom.wire.limits import THREAD_KEY
 
 HANDOVER = "_phantom_handover"
 POLL_S = 0.01

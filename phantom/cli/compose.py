@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from phantom.cli.run import run
 from phantom.launch.errors import UsageError
 
-NOT_FOR_CONTAINERS = ("await_nodes", "server", "out", "as_json", "command")
+NOT_FOR_CONTAINERS = ("await_nodes", "server", "token_file", "out", "as_json", "command")
 """Options of `phantom run` that the containers settle themselves."""
 
 FORWARDED = [option for option in run.params if option.name not in NOT_FOR_CONTAINERS]

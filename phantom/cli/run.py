@@ -29,6 +29,9 @@ from phantom.terminal import table
               help="Nodes are machines or containers that run `phantom node --join` here.")  # fmt: skip
 @click.option("--server", metavar="HOST:PORT", default=None, show_default="one of its own",
               help="Use a running `phantom serve`.")  # fmt: skip
+@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), default=None,
+              show_default="PHANTOM_TOKEN",
+              help="File with the token of --server, or of a run that awaits nodes.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=None,
               show_default="phantom-run-1, -2, ...",
               help="Folder for the results; an existing run is never overwritten.")  # fmt: skip

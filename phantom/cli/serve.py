@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -29,20 +30,32 @@ from phantom.launch.processes import die_with_parent
 )
 @click.option("--network-lookahead", type=click.Choice(["on", "off"]), default="on", show_default=True,
               help="Let the network run ahead and roll back; results are the same.")  # fmt: skip
+@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), default=None,
+              show_default="PHANTOM_TOKEN, else a new token that is printed",
+              help="File with the token that runs must present.")  # fmt: skip
 def serve(
-    cluster: str, listen: str, kernels: str, store: Path | None, seed: int, network_lookahead: str
+    cluster: str,
+    listen: str,
+    kernels: str,
+    store: Path | None,
+    seed: int,
+    network_lookahead: str,
+    token_file: Path | None,
 ) -> None:
     """Serves simulated jobs until it is stopped."""
     from netsim.errors import NetsimError
     from phantom.kernels import UnknownGpuError
     from phantom.kernels.measure.kernel_store import StoreError
-    from phantom.launch.simulator import LISTENING
+    from phantom.launch.simulator import FOLDER, LISTENING
     from phantom.serve import Server
+    from phantom.wire import token as tokens
 
     parent = os.environ.pop("PHANTOM_PARENT", None)
     if parent is not None:
         die_with_parent(int(parent))
+    folder = os.environ.pop(FOLDER, None)
     try:
+        given = tokens.given(token_file)
         server = Server(
             cluster,
             listen=listen,
@@ -50,14 +63,25 @@ def serve(
             store=str(store) if store is not None else None,
             seed=seed,
             lookahead=network_lookahead == "on",
+            token=given,
+            folder=Path(folder) if folder is not None else None,
         )
         address = server.start()
-    except (NetsimError, UnknownGpuError, StoreError, OSError) as error:
+    except (NetsimError, UnknownGpuError, StoreError, OSError, ValueError) as error:
         raise UsageError(str(error)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(server))
     print(f"{LISTENING}{address}", flush=True)
+    left = None
+    if folder is None:
+        if given is None:
+            print(f"runs present this token: {tokens.VARIABLE}={server.token}", flush=True)
+        # Runs of this user on this machine find it there.
+        with contextlib.suppress(OSError):
+            left = tokens.leave(int(address.rpartition(":")[2]), server.token)
     server.wait()
+    if left is not None:
+        left.unlink(missing_ok=True)
 
 
 def _stop(server: Any) -> None:

@@ -17,9 +17,11 @@ from phantom.engine.session import RankSession, SessionState
 from phantom.engine.statistics import Statistics
 from phantom.engine.store import Addition, Answer, Store, Wait
 from phantom.engine.waiters import StepWaiter, SyncWaiter
-from phantom.wire.records import PROTOCOL, EngineRecord, RankRecord
+from phantom.wire import schema as wire
+from phantom.wire.fields import Tail
+from phantom.wire.limits import PROTOCOL
+from phantom.wire.records import record_name
 
-Record = list[Any]
 _LATE = "records came from clocks that had been taken out of the horizon; their times were moved up"
 
 
@@ -46,43 +48,42 @@ class Core:
         self.real_s = 0.0
         self._graph = self.scheduler.graph
         self.world_size: int | None = None
-        self._queries: list[tuple[int, int, int, Clock, Node, int]] = []
-        self._handlers: dict[int, Callable[[RankSession, Record], None]] = {
-            RankRecord.HELLO: self._hello,
-            RankRecord.CLOCK: self._clock,
-            RankRecord.CLOCK_END: self._clock_end,
-            RankRecord.NODE: self._node,
-            RankRecord.COLLECTIVE: self._collective,
-            RankRecord.COMM: self._comm,
-            RankRecord.P2P: self._p2p,
-            RankRecord.SYNC: self._sync,
-            RankRecord.QUERY: self._query,
-            RankRecord.POST: self._post,
-            RankRecord.WAIT: self._wait,
-            RankRecord.FORGET: self._forget,
-            RankRecord.ADD: self._add,
-            RankRecord.STEP: self._step,
-            RankRecord.STATS: self._stats,
-            RankRecord.FAULT: self._fault,
-            RankRecord.BYE: self._bye,
-            RankRecord.TRANSFER: self._transfer,
-            RankRecord.SUPPLY: self._supply,
-            RankRecord.WAITED: self._waited,
+        self._queries: list[tuple[int, int, int, int, Clock, Node, int]] = []
+        self._pushes = 0
+        self._handlers: dict[type[wire.Record], Callable[[RankSession, Any], None]] = {
+            wire.Hello: self._hello,
+            wire.Clock: self._clock,
+            wire.ClockEnd: self._clock_end,
+            wire.Node: self._node,
+            wire.Collective: self._collective,
+            wire.Comm: self._comm,
+            wire.P2P: self._p2p,
+            wire.Sync: self._sync,
+            wire.Query: self._query,
+            wire.Post: self._post,
+            wire.Wait: self._wait,
+            wire.Forget: self._forget,
+            wire.Add: self._add,
+            wire.Step: self._step,
+            wire.Stats: self._stats,
+            wire.Fault: self._fault,
+            wire.Bye: self._bye,
+            wire.Transfer: self._transfer,
+            wire.Supply: self._supply,
+            wire.Waited: self._waited,
         }
         for session in self.sessions:
             # A rank that has not attached may still emit from time 0 on, so it holds the horizon there.
             self._new_clock(session, 0, 0)
 
-    def handle(self, session: RankSession, record: Record) -> None:
+    def handle(self, session: RankSession, record: wire.Record) -> None:
         """Applies one record. Raises JobError if it ends the job."""
-        handler = self._handlers.get(record[0])
-        if handler is None:
-            raise protocol_error(session.rank, f"sends a record of unknown type {record[0]!r}")
-        if session.state is not SessionState.LIVE and handler != self._hello:
+        kind = type(record)
+        if session.state is not SessionState.LIVE and kind is not wire.Hello:
             raise protocol_error(
-                session.rank, f"sends record type {record[0]} while it is {session.state.value}"
+                session.rank, f"sends {record_name(record)} while it is {session.state.value}"
             )
-        handler(session, record)
+        self._handlers[kind](session, record)
 
     # Clocks
 
@@ -109,25 +110,26 @@ class Core:
             self.horizon.run(clock)
         return clock
 
-    def _clock(self, session: RankSession, record: Record) -> None:
+    def _clock(self, session: RankSession, record: wire.Clock) -> None:
         # Nothing happens at the time of a bare bound (a thread that is joined long after it began, and issues
         # nothing, tells one), so a late one moves no result.
-        self._touch(session, record[1], record[2], bound_only=True)
+        self._touch(session, record.clock, record.now_ps, bound_only=True)
 
-    def _clock_end(self, session: RankSession, record: Record) -> None:
-        clock = session.clocks.pop(record[1], None)
+    def _clock_end(self, session: RankSession, record: wire.ClockEnd) -> None:
+        clock = session.clocks.pop(record.clock, None)
         if clock is not None:
             clock.state = ClockState.ENDED
 
-    def _hello(self, session: RankSession, record: Record) -> None:
-        hello = record[1]
-        if hello.get("protocol") != PROTOCOL:
+    def _hello(self, session: RankSession, hello: wire.Hello) -> None:
+        if hello.protocol != PROTOCOL:
             raise protocol_error(
-                session.rank, f"speaks protocol {hello.get('protocol')!r}, this simulator speaks {PROTOCOL}"
+                session.rank, f"speaks protocol {hello.protocol}, this simulator speaks {PROTOCOL}"
             )
+        if hello.rank != session.rank:
+            raise protocol_error(session.rank, f"says that it is rank {hello.rank}")
         if session.state is not SessionState.EXPECTED:
             raise protocol_error(session.rank, f"attaches a second time (it is {session.state.value})")
-        world_size = hello.get("world_size") or len(self.sessions)
+        world_size = hello.world_size
         if world_size > len(self.sessions):
             raise protocol_error(
                 session.rank,
@@ -142,9 +144,8 @@ class Core:
             for other in self.sessions[world_size:]:
                 self.finish(other)
         session.state = SessionState.LIVE
-        session.hello = hello
         session.clocks[0].heard_s = self.real_s
-        session.send([int(EngineRecord.WELCOME), {"protocol": PROTOCOL, "world_size": world_size}])
+        session.send(wire.Welcome(PROTOCOL, world_size))
 
     def finish(self, session: RankSession) -> None:
         """The rank emits nothing any more."""
@@ -154,141 +155,133 @@ class Core:
         session.clocks.clear()
         self.matcher.delivery.drop(session)
 
-    def _bye(self, session: RankSession, record: Record) -> None:
+    def _bye(self, session: RankSession, record: wire.Bye) -> None:
         self.finish(session)
 
     # Device work
 
-    def _tail(self, session: RankSession, tail: Record, now_ps: int) -> LookedUpTail:
-        node_id, offset_ps, bound_ps = tail
-        node = session.node(node_id) if node_id else None
-        return node, offset_ps, max(bound_ps, now_ps)
+    def _tail(self, session: RankSession, tail: Tail, now_ps: int) -> LookedUpTail:
+        node = session.node(tail.node) if tail.node else None
+        return node, tail.offset_ps, max(tail.bound_ps, now_ps)
 
-    def _node(self, session: RankSession, record: Record) -> None:
-        _, node_id, deps, bound_ps = record
-        node = Node(floor_ps=bound_ps)
-        for dep, offset_ps in deps:
-            node.require(session.node(dep), offset_ps)
-        session.add(node_id, node)
+    def _node(self, session: RankSession, record: wire.Node) -> None:
+        node = Node(floor_ps=record.bound_ps)
+        for dependency in record.dependencies:
+            node.require(session.node(dependency.node), dependency.offset_ps)
+        session.add(record.node, node)
         self._graph.try_resolve(node)
 
-    def _comm(self, session: RankSession, record: Record) -> None:
-        _, key, ranks, backend, label = record
-        self.matcher.declare(session, key, ranks, backend, label)
+    def _comm(self, session: RankSession, record: wire.Comm) -> None:
+        self.matcher.declare(session, record.comm, record.ranks, record.backend, record.label)
 
-    def _collective(self, session: RankSession, record: Record) -> None:
-        _, node_id, key, seq, kind, dtype, size, root, tail, clock_id, now_ps, value, extra = record
-        self._touch(session, clock_id, now_ps)
-        comm = self.matcher.communicator(session, key)
-        extra = extra or {}
+    def _collective(self, session: RankSession, record: wire.Collective) -> None:
+        now_ps = record.now_ps
+        self._touch(session, record.clock, now_ps)
+        comm = self.matcher.communicator(session, record.comm)
         post = Post(
             rank=session.rank,
             group_rank=comm.group_rank[session.rank],
-            kind=kind,
-            dtype=dtype,
-            size_bytes=size,
-            root=root,
-            where=extra.get("where") or "",
-            node_id=node_id,
-            want=bool(extra.get("want")),
-            reduction=extra.get("op") or "",
-            factor=extra.get("factor"),
-            in_splits=extra.get("in_splits"),
-            out_splits=extra.get("out_splits"),
+            kind=str(record.kind),
+            dtype=record.dtype,
+            size_bytes=record.size_bytes,
+            root=record.root,
+            where=record.where,
+            node_id=record.node,
+            want=record.want,
+            reduction=record.op,
+            factor=record.factor,
+            in_splits=record.in_splits,
+            out_splits=record.out_splits,
         )
-        looked_up = self._tail(session, tail, now_ps)
-        operation = self.matcher.collective(session, comm, seq, post, looked_up, value)
+        looked_up = self._tail(session, record.ready, now_ps)
+        operation = self.matcher.collective(session, comm, record.seq, post, looked_up, record.value)
         session.last_operation = operation
-        session.add(node_id, operation.done)
+        session.add(record.node, operation.done)
         self._graph.try_resolve(operation.ready)
 
-    def _p2p(self, session: RankSession, record: Record) -> None:
-        _, node_id, key, tail, clock_id, now_ps, entries, where = record
-        self._touch(session, clock_id, now_ps)
-        comm = self.matcher.communicator(session, key)
-        looked_up = self._tail(session, tail, now_ps)
+    def _p2p(self, session: RankSession, record: wire.P2P) -> None:
+        now_ps = record.now_ps
+        self._touch(session, record.clock, now_ps)
+        comm = self.matcher.communicator(session, record.comm)
+        looked_up = self._tail(session, record.ready, now_ps)
         operations = []
-        for index, (peer, is_send, seq, size, dtype, value, *want) in enumerate(entries):
+        for index, side in enumerate(record.sides):
             post = Post(
                 rank=session.rank,
                 group_rank=comm.group_rank[session.rank],
                 kind="p2p",
-                dtype=dtype,
-                size_bytes=size,
+                dtype=side.dtype,
+                size_bytes=side.size_bytes,
                 root=-1,
-                where=where or "",
-                node_id=node_id,
-                want=bool(want and want[0]),
+                where=record.where,
+                node_id=record.node,
+                want=side.want,
             )
-            operations.append(
-                self.matcher.message(session, comm, peer, bool(is_send), seq, post, looked_up, value, index)
-            )
+            operations.append(self.matcher.message(session, comm, side, post, looked_up, index))
         if len(operations) == 1:
-            session.add(node_id, operations[0].done)
+            session.add(record.node, operations[0].done)
         else:
             node = Node(floor_ps=looked_up[2])
             for operation in operations:
                 node.require(operation.done, 0)
-            session.add(node_id, node)
+            session.add(record.node, node)
             self._graph.try_resolve(node)
         for operation in operations:
             session.last_operation = operation
             self._graph.try_resolve(operation.ready)
 
-    def _transfer(self, session: RankSession, record: Record) -> None:
-        _, node_id, direction, size, pinned, tail, clock_id, now_ps = record
-        self._touch(session, clock_id, now_ps)
+    def _transfer(self, session: RankSession, record: wire.Transfer) -> None:
+        self._touch(session, record.clock, record.now_ps)
         post = Post(
             rank=session.rank,
             group_rank=0,
             kind="transfer",
             dtype="uint8",
-            size_bytes=size,
+            size_bytes=record.size_bytes,
             root=-1,
             where="",
-            node_id=node_id,
+            node_id=record.node,
         )
-        looked_up = self._tail(session, tail, now_ps)
-        operation = self.matcher.transfer(session, direction, size, bool(pinned), post, looked_up)
-        session.add(node_id, operation.done)
+        looked_up = self._tail(session, record.ready, record.now_ps)
+        operation = self.matcher.transfer(session, record.direction, record.pinned, post, looked_up)
+        session.add(record.node, operation.done)
         self._graph.try_resolve(operation.ready)
 
-    def _supply(self, session: RankSession, record: Record) -> None:
-        _, node_id, index, value = record
-        self.matcher.delivery.supply(session, node_id, index, value)
+    def _supply(self, session: RankSession, record: wire.Supply) -> None:
+        self.matcher.delivery.supply(session, record.node, record.index, record.value)
 
     # Waiting for device work
 
-    def _sync(self, session: RankSession, record: Record) -> None:
-        _, request, clock_id, tail, now_ps, why = record
-        clock = self._touch(session, clock_id, now_ps)
-        node_id, offset_ps, bound_ps = tail
-        base_ps = max(bound_ps, now_ps)
-        if node_id:
-            node = session.node(node_id)
+    def _sync(self, session: RankSession, record: wire.Sync) -> None:
+        clock = self._touch(session, record.clock, record.now_ps)
+        tail = record.tail
+        base_ps = max(tail.bound_ps, record.now_ps)
+        if tail.node:
+            node = session.node(tail.node)
             if node.end_ps is None or node.event is not None:
-                node.waiters.append(SyncWaiter(clock, request, offset_ps, base_ps))
-                clock.block(request, why, node)
+                node.waiters.append(SyncWaiter(clock, record.request, tail.offset_ps, base_ps))
+                clock.block(record.request, record.why, node)
                 return
-            base_ps = max(base_ps, node.end_ps + offset_ps)
+            base_ps = max(base_ps, node.end_ps + tail.offset_ps)
         # Known for good: nothing that happens before can change it, so there is no need to wait for the
         # horizon.
-        session.answer(request, base_ps)
+        session.answer(record.request, base_ps)
         clock.now_ps = max(clock.now_ps, base_ps)
 
-    def _query(self, session: RankSession, record: Record) -> None:
-        _, request, clock_id, tail, now_ps = record
-        clock = self._touch(session, clock_id, now_ps)
-        node_id, offset_ps, bound_ps = tail
-        if bound_ps > now_ps or not node_id:
-            session.answer(request, 0 if bound_ps > now_ps else 1)
+    def _query(self, session: RankSession, record: wire.Query) -> None:
+        request, now_ps, tail = record.request, record.now_ps, record.tail
+        clock = self._touch(session, record.clock, now_ps)
+        if tail.bound_ps > now_ps or not tail.node:
+            session.answer(request, 0 if tail.bound_ps > now_ps else 1)
             return
-        node = session.node(node_id)
+        node = session.node(tail.node)
         if node.end_ps is not None and node.event is None:
-            session.answer(request, 1 if node.end_ps + offset_ps <= now_ps else 0)
+            session.answer(request, 1 if node.end_ps + tail.offset_ps <= now_ps else 0)
             return
         clock.block(request, "query", node)
-        heapq.heappush(self._queries, (now_ps, session.rank, request, clock, node, offset_ps))
+        self._pushes += 1  # keeps the heap from comparing clocks where a rank uses a number twice
+        entry = (now_ps, session.rank, request, self._pushes, clock, node, tail.offset_ps)
+        heapq.heappush(self._queries, entry)
 
     def query_ps(self) -> int:
         """Time of the earliest unanswered query, INFINITY_PS if none."""
@@ -296,7 +289,7 @@ class Core:
 
     def answer_query(self) -> None:
         """Answers the earliest query; all events up to its time must be final."""
-        now_ps, _, request, clock, node, offset_ps = heapq.heappop(self._queries)
+        now_ps, _, request, _, clock, node, offset_ps = heapq.heappop(self._queries)
         ended = node.end_ps is not None and node.event is None and node.end_ps + offset_ps <= now_ps
         self._resume(clock, request, now_ps, 1 if ended else 0)
 
@@ -309,17 +302,23 @@ class Core:
             clock.heard_s = self.real_s
             self.horizon.resume(clock, time_ps)
 
-    def _step(self, session: RankSession, record: Record) -> None:
-        _, index, tail, clock_id, now_ps = record
-        self._touch(session, clock_id, now_ps)
-        node_id, offset_ps, bound_ps = tail
-        if node_id:
-            node = session.node(node_id)
+    def _step(self, session: RankSession, record: wire.Step) -> None:
+        self._touch(session, record.clock, record.now_ps)
+        if record.index > session.steps:
+            raise protocol_error(
+                session.rank,
+                f"ends step {record.index} after {session.steps} steps, so that some are missing",
+            )
+        session.steps = max(session.steps, record.index + 1)
+        tail = record.tail
+        bound_ps = tail.bound_ps
+        if tail.node:
+            node = session.node(tail.node)
             if node.end_ps is None or node.event is not None:
-                node.waiters.append(StepWaiter(session.rank, index, offset_ps, bound_ps))
+                node.waiters.append(StepWaiter(session.rank, record.index, tail.offset_ps, bound_ps))
                 return
-            bound_ps = max(bound_ps, node.end_ps + offset_ps)
-        self.statistics.step(session.rank, index, bound_ps)
+            bound_ps = max(bound_ps, node.end_ps + tail.offset_ps)
+        self.statistics.step(session.rank, record.index, bound_ps)
 
     def _on_final(self, node: Node) -> None:
         end_ps = node.end_ps
@@ -344,35 +343,29 @@ class Core:
         for clock, request, time_ps in answers:
             self._resume(clock, request, time_ps)
 
-    def _post(self, session: RankSession, record: Record) -> None:
-        _, key, clock_id, now_ps = record
-        self._touch(session, clock_id, now_ps, bound_only=self.store.unknown(key))
-        self._answer_all(self.store.post(key, now_ps))
+    def _post(self, session: RankSession, record: wire.Post) -> None:
+        self._touch(session, record.clock, record.now_ps, bound_only=self.store.unknown(record.key))
+        self._answer_all(self.store.post(record.key, record.now_ps))
 
-    def _wait(self, session: RankSession, record: Record) -> None:
-        _, request, clock_id, keys, now_ps, why = record
-        clock = self._touch(session, clock_id, now_ps)
-        wait = Wait(clock, request, tuple(dict.fromkeys(keys)), now_ps)
-        clock.block(request, why, wait)
+    def _wait(self, session: RankSession, record: wire.Wait) -> None:
+        clock = self._touch(session, record.clock, record.now_ps)
+        wait = Wait(clock, record.request, tuple(dict.fromkeys(record.keys)), record.now_ps)
+        clock.block(record.request, record.why, wait)
         self._answer_all(self.store.wait(wait))
 
-    def _waited(self, session: RankSession, record: Record) -> None:
-        self.store.waited(session.rank, record[1])
+    def _waited(self, session: RankSession, record: wire.Waited) -> None:
+        self.store.waited(session.rank, record.request)
 
-    def _forget(self, session: RankSession, record: Record) -> None:
-        if len(record) > 2:
-            now_ps = self._touch(session, record[2], record[3]).now_ps
-        else:
-            now_ps = session.clocks[0].now_ps if 0 in session.clocks else 0
-        self.store.forget(record[1], now_ps)
+    def _forget(self, session: RankSession, record: wire.Forget) -> None:
+        now_ps = session.clocks[0].now_ps if 0 in session.clocks else 0
+        self.store.forget(record.key, now_ps)
 
-    def _add(self, session: RankSession, record: Record) -> None:
-        _, request, clock_id, key, amount, result, now_ps = record
-        clock = self._touch(session, clock_id, now_ps)
-        addition = Addition(clock, request, amount, result, now_ps)
-        clock.block(request, f"addition to store key {key!r}", addition)
-        self._answer_all(self.store.add(key, addition))
-        self._answer_all(self.store.post(key, now_ps))
+    def _add(self, session: RankSession, record: wire.Add) -> None:
+        clock = self._touch(session, record.clock, record.now_ps)
+        addition = Addition(clock, record.request, record.amount, record.result, record.now_ps)
+        clock.block(record.request, f"addition to store key {record.key!r}", addition)
+        self._answer_all(self.store.add(record.key, addition))
+        self._answer_all(self.store.post(record.key, record.now_ps))
 
     def resume_due_wait(self) -> None:
         """Answers the store wait that is due."""
@@ -386,17 +379,13 @@ class Core:
 
     # Reports
 
-    def _stats(self, session: RankSession, record: Record) -> None:
-        self.statistics.ranks[session.rank].update(record[1])
+    def _stats(self, session: RankSession, record: wire.Stats) -> None:
+        self.statistics.ranks[session.rank].update(record.account)
 
-    def _fault(self, session: RankSession, record: Record) -> None:
-        self.statistics.ranks[session.rank].faults.append(record[1])
+    def _fault(self, session: RankSession, record: wire.Fault) -> None:
+        self.statistics.ranks[session.rank].faults.append(record.fault)
 
-    def report_only(self, session: RankSession, record: Record) -> None:
+    def report_only(self, session: RankSession, record: wire.Record) -> None:
         """After the end of the job only what ranks report about themselves still counts."""
-        if record[0] == RankRecord.STATS:
-            self._stats(session, record)
-        elif record[0] == RankRecord.FAULT:
-            self._fault(session, record)
-        elif record[0] == RankRecord.BYE:
-            self.finish(session)
+        if isinstance(record, (wire.Stats, wire.Fault, wire.Bye)):
+            self._handlers[type(record)](session, record)

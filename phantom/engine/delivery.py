@@ -6,15 +6,12 @@ that was announced as "later" (its tensor waits for another value) has been supp
 
 from __future__ import annotations
 
-from typing import Any
-
-from phantom.engine import values
+from phantom.engine.collectives import TRAITS, Contribution
 from phantom.engine.errors import protocol_error
 from phantom.engine.operations import PendingOperation
 from phantom.engine.session import RankSession
-from phantom.wire.records import EngineRecord, Payload
-
-LATER = "later"
+from phantom.wire import schema as wire
+from phantom.wire.fields import Payload, ReduceOp, Value
 
 
 class Delivery:
@@ -30,16 +27,16 @@ class Delivery:
         side: int,
         node_id: int,
         index: int,
-        value: Any,
+        value: Value,
     ) -> None:
         """One side's contribution: a payload, None, or "later". `index` is its place in the launch."""
-        if value == LATER:
+        if isinstance(value, Payload):
+            operation.values[side] = value
+        elif value is not None:
             session.supplies[node_id, index] = (operation, side)
             operation.outstanding += 1
-        elif value is not None:
-            operation.values[side] = (value[0], value[1], bool(value[2]), value[3])
 
-    def supply(self, session: RankSession, node_id: int, index: int, value: list[Any] | None) -> None:
+    def supply(self, session: RankSession, node_id: int, index: int, value: Payload | None) -> None:
         """SUPPLY: a contribution that was announced. Raises JobError if it was not."""
         try:
             operation, side = session.supplies.pop((node_id, index))
@@ -68,18 +65,14 @@ class Delivery:
 
     def _deliver_collective(self, operation: PendingOperation) -> None:
         posts = [operation.posts[group_rank] for group_rank in operation.group_ranks]
-        payloads = [
-            None if (value := operation.values.get(group_rank)) is None else Payload(*value)
-            for group_rank in operation.group_ranks
-        ]
-        results = values.combine(
-            operation.kind,
-            payloads,
+        given = Contribution(
+            payloads=[operation.values.get(group_rank) for group_rank in operation.group_ranks],
             root=posts[0].root,
-            op=posts[0].reduction or "sum",
+            op=posts[0].reduction or ReduceOp.sum,
             factors=[post.factor for post in posts],
             in_splits=[post.in_splits for post in posts],
         )
+        results = TRAITS[operation.kind].combine(given)
         for post, result in zip(posts, results, strict=True):
             if post.want:
                 self._send(post.rank, post.node_id, 0, result)
@@ -91,6 +84,5 @@ class Delivery:
             value = operation.values.get(source)
             self._send(received.rank, received.node_id, operation.receive_index, value)
 
-    def _send(self, rank: int, node_id: int, index: int, value: tuple[Any, ...] | None) -> None:
-        payload = None if value is None else list(value)
-        self._sessions[rank].send([int(EngineRecord.VALUE), node_id, index, payload])
+    def _send(self, rank: int, node_id: int, index: int, value: Payload | None) -> None:
+        self._sessions[rank].send(wire.ValueOf(node_id, index, value))

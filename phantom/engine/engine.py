@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-import msgpack
-
 from netsim.errors import OperationError
 from phantom.engine import deadlock
 from phantom.engine.clocks import INFINITY_PS, Clock, ClockState
@@ -17,8 +15,12 @@ from phantom.engine.options import EngineOptions
 from phantom.engine.scheduler import Network
 from phantom.engine.session import SessionState
 from phantom.engine.statistics import Statistics
-from phantom.wire.records import FUTURE_KEY, THREAD_KEY, EngineRecord, unpack
+from phantom.wire import schema as wire
+from phantom.wire.fields import AbortKind
+from phantom.wire.limits import FUTURE_KEY, THREAD_KEY
+from phantom.wire.records import decode
 
+_MOST_TEXT = 1 << 19
 _SILENT_SECONDARY = (
     "a thread's clock was silent and no longer holds the others back; results may depend on host load"
 )
@@ -103,18 +105,19 @@ class Engine:
         core.real_s = self._fed_s = self._now()
         self._idle_since_s = None
         session = core.sessions[rank]
-        handle = core.handle
-        try:
-            for record in unpack(records):
-                self.records += 1
-                if self.failure is not None:
-                    core.report_only(session, record)
-                else:
-                    handle(session, record)
-        except JobError as error:
-            self.abort(error)
-        except (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException) as error:
-            self.abort(JobError("protocol", f"rank {rank} sent a malformed record: {error!r}"))
+        decoded = decode(records)
+        self.records += len(decoded.records)
+        for record in decoded.records:
+            if self.failure is not None:
+                core.report_only(session, record)
+                continue
+            try:
+                core.handle(session, record)
+            except JobError as error:
+                self.abort(error)
+        if decoded.error is not None:
+            # What the rank told before still counts; what it tells afterwards may not be in step with it.
+            self.abort(JobError(AbortKind.protocol, f"rank {rank}: {decoded.error}"))
         session.acknowledge(acked)
 
     def lost(self, rank: int, reason: str) -> None:
@@ -124,7 +127,7 @@ class Engine:
             return
         self._core.finish(session)
         session.state = SessionState.LOST
-        self.abort(JobError("peer-lost", f"rank {rank} is gone: {reason}"))
+        self.abort(JobError(AbortKind.peer_lost, f"rank {rank} is gone: {reason}"))
 
     def exited(self, rank: int, status: int) -> None:
         """The rank's process has ended; matters if it never attached or was cut off."""
@@ -141,7 +144,7 @@ class Engine:
         self.failure = error
         for session in self._core.sessions:
             if session.state is SessionState.LIVE:
-                session.send([int(EngineRecord.ABORT), error.kind, error.message])
+                session.send(wire.Abort(error.kind, error.message[:_MOST_TEXT]))
 
     # The loop
 
@@ -154,7 +157,7 @@ class Engine:
         except JobError as error:
             self.abort(error)
         except OperationError as error:
-            self.abort(JobError("protocol", f"the network cannot carry an operation: {error}"))
+            self.abort(JobError(AbortKind.protocol, f"the network cannot carry an operation: {error}"))
 
     def _run(self) -> None:
         core = self._core
@@ -184,7 +187,7 @@ class Engine:
         try:
             return self._core.scheduler.run_ahead(max_events) == max_events
         except OperationError as error:
-            self.abort(JobError("protocol", f"the network cannot carry an operation: {error}"))
+            self.abort(JobError(AbortKind.protocol, f"the network cannot carry an operation: {error}"))
             return False
 
     def _stuck(self) -> bool:
@@ -214,7 +217,7 @@ class Engine:
             self._idle_since_s = core.real_s
         if self._now() - self._idle_since_s < grace_s:
             return False
-        raise JobError("deadlock", self.describe_deadlock())
+        raise JobError(AbortKind.deadlock, self.describe_deadlock())
 
     def describe_deadlock(self) -> str:
         """Names, per rank, the operation, group, sequence number and peers it waits for."""

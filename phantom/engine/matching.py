@@ -6,12 +6,13 @@ from typing import Any
 
 from netsim.operation import Operation, even_size_bytes
 from phantom.engine import values
+from phantom.engine.collectives import TRAITS
 from phantom.engine.delivery import Delivery
 from phantom.engine.errors import JobError, protocol_error
 from phantom.engine.graph import Node
 from phantom.engine.operations import OperationIds, PendingOperation, Post
 from phantom.engine.session import RankSession
-from phantom.wire.records import COLLECTIVE_KINDS
+from phantom.wire.fields import AbortKind, Backend, Direction, Side, Value
 
 # A tail that has been looked up: node or None, offset, bound.
 LookedUpTail = tuple["Node | None", int, int]
@@ -53,7 +54,7 @@ class Matcher:
         self._ids = OperationIds()
         self.communicators: dict[str, Communicator] = {}
 
-    def declare(self, session: RankSession, key: str, ranks: list[int], backend: str, label: str) -> None:
+    def declare(self, session: RankSession, key: str, ranks: list[int], backend: Backend, label: str) -> None:
         """COMM. Raises JobError if members disagree about who belongs to it."""
         members = tuple(ranks)
         if session.rank not in members or len(set(members)) != len(members):
@@ -68,7 +69,7 @@ class Matcher:
             self.communicators[key] = Communicator(key, members, backend, label, stream)
         elif known.ranks != members or known.backend != backend:
             raise JobError(
-                "mismatch",
+                AbortKind.mismatch,
                 f"group {known.label!r} differs between ranks: rank {session.rank} says {backend} "
                 f"{list(members)}, another member says {known.backend} {list(known.ranks)}",
             )
@@ -87,16 +88,19 @@ class Matcher:
         seq: int,
         post: Post,
         tail: LookedUpTail,
-        value: Any,
+        value: Value,
     ) -> PendingOperation:
         """COLLECTIVE: one member's side. Returns the operation; its `done` is the rank's node.
 
         Raises JobError if the members' sides do not fit together.
         """
         operation = comm.collectives.get(seq)
+        traits = TRAITS[post.kind]
+        if not (0 if traits.rooted else -1) <= post.root < len(comm.ranks):
+            raise protocol_error(
+                session.rank, f"{post.kind} #{seq} of group {comm.label!r} has root {post.root}"
+            )
         if operation is None:
-            if post.kind not in COLLECTIVE_KINDS:
-                raise protocol_error(session.rank, f"unknown collective {post.kind!r}")
             operation = PendingOperation(
                 kind=post.kind,
                 comm=comm.key,
@@ -109,7 +113,7 @@ class Matcher:
         elif post.group_rank in operation.posts:
             raise protocol_error(session.rank, f"posts {post.kind} #{seq} of group {comm.label!r} twice")
         operation.posts[post.group_rank] = post
-        _check_agreement(comm, operation, post)
+        _check_agreement(comm, operation, post, traits.agree)
         self.delivery.offer(session, operation, post.group_rank, post.node_id, 0, value)
         _hold(operation.ready, tail)
         if len(operation.posts) == len(comm.ranks):
@@ -120,14 +124,15 @@ class Matcher:
     def _complete(self, comm: Communicator, operation: PendingOperation) -> None:
         posts = [operation.posts[index] for index in range(len(comm.ranks))]
         first = posts[0]
+        traits = TRAITS[first.kind]
         counts = None
-        if first.kind == "all_to_all" and any(post.in_splits or post.out_splits for post in posts):
+        if traits.splits and any(post.in_splits or post.out_splits for post in posts):
             counts = _send_counts(comm, operation, posts)
         size_bytes = first.size_bytes if counts is None else even_size_bytes(counts)
         operation.operation = Operation(
             kind=first.kind,
             ranks=comm.ranks,
-            size_bytes=0 if first.kind == "barrier" else size_bytes,
+            size_bytes=size_bytes if traits.sized else 0,
             dtype=first.dtype,
             root=first.root,
             send_counts=counts,
@@ -139,12 +144,9 @@ class Matcher:
         self,
         session: RankSession,
         comm: Communicator,
-        peer: int,
-        is_send: bool,
-        seq: int,
+        given: Side,
         post: Post,
         tail: LookedUpTail,
-        value: Any,
         index: int,
     ) -> PendingOperation:
         """One side of a message. Returns the operation; it starts when both sides are ready (rendezvous).
@@ -152,8 +154,8 @@ class Matcher:
         `index` is the place in the launch, under which a receiver gets its VALUE.
         Raises JobError if sender and receiver disagree.
         """
-        me = post.group_rank
-        if not 0 <= peer < len(comm.ranks):
+        me, peer, is_send, seq = post.group_rank, given.peer, given.is_send, given.seq
+        if peer >= len(comm.ranks):
             raise protocol_error(session.rank, f"peer {peer} is outside group {comm.label!r}")
         source, destination = (me, peer) if is_send else (peer, me)
         key = (source, destination, seq)
@@ -180,7 +182,7 @@ class Matcher:
             raise protocol_error(session.rank, f"posts message #{seq} {source} -> {destination} twice")
         operation.posts[side] = post
         if is_send:
-            self.delivery.offer(session, operation, side, post.node_id, index, value)
+            self.delivery.offer(session, operation, side, post.node_id, index, given.value)
         else:
             operation.receive_index = index
         _hold(operation.ready, tail)
@@ -196,7 +198,7 @@ class Matcher:
         received = operation.posts[-1 if source == destination else destination]
         if sent.size_bytes != received.size_bytes or sent.dtype != received.dtype:
             raise JobError(
-                "mismatch",
+                AbortKind.mismatch,
                 f"message #{operation.seq} of group {comm.label!r} differs between its two sides:\n"
                 f"  rank {sent.rank} sends {sent.size_bytes} bytes of {sent.dtype}{_at(sent)}\n  rank "
                 f"{received.rank} receives {received.size_bytes} bytes of {received.dtype}{_at(received)}",
@@ -215,15 +217,12 @@ class Matcher:
     def transfer(
         self,
         session: RankSession,
-        direction: str,
-        size_bytes: int,
+        direction: Direction,
         pinned: bool,
         post: Post,
         tail: LookedUpTail,
     ) -> PendingOperation:
         """TRANSFER: a host copy of one rank, carried by the network because it shares PCIe."""
-        if direction not in ("h2d", "d2h"):
-            raise protocol_error(session.rank, f"unknown copy direction {direction!r}")
         if session.transfers == 0:
             session.transfer_stream = self._ids.stream("transfer", session.rank)
         session.transfers += 1
@@ -239,9 +238,9 @@ class Matcher:
         operation.operation = Operation(
             kind="transfer",
             ranks=(session.rank,),
-            size_bytes=size_bytes,
+            size_bytes=post.size_bytes,
             source=session.rank,
-            direction=direction,
+            direction=direction.value,
             pinned=pinned,
         )
         _hold(operation.ready, tail)
@@ -261,35 +260,33 @@ def _at(post: Post) -> str:
     return f" at {post.where}" if post.where else ""
 
 
-def _signature(post: Post) -> tuple[Any, ...]:
-    if post.kind == "barrier":
-        return (post.kind,)
-    if post.kind == "all_to_all":
-        return (post.kind, post.dtype)  # send buffers may differ; splits are compared pairwise
-    return (post.kind, post.dtype, post.size_bytes, post.root, post.reduction)
+def _signature(post: Post, fields: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(getattr(post, name) for name in fields)
 
 
 def _describe(post: Post) -> str:
     root = f", root {post.root}" if post.root >= 0 else ""
-    reduction = f", {post.reduction}" if post.reduction else ""
+    reduction = f", {post.reduction.value}" if post.reduction else ""
     return f"{post.kind} of {post.size_bytes} bytes of {post.dtype}{root}{reduction}{_at(post)}"
 
 
-def _check_agreement(comm: Communicator, operation: PendingOperation, post: Post) -> None:
+def _check_agreement(
+    comm: Communicator, operation: PendingOperation, post: Post, fields: tuple[str, ...]
+) -> None:
     """Compares a side with any earlier one. Raises JobError that shows each different side once."""
     other = next(iter(operation.posts.values()))
-    if other is post or _signature(other) == _signature(post):
+    if other is post or (other.kind == post.kind and _signature(other, fields) == _signature(post, fields)):
         return
     sides: dict[tuple[Any, ...], list[Post]] = {}
     for group_rank in sorted(operation.posts):
         side = operation.posts[group_rank]
-        sides.setdefault(_signature(side), []).append(side)
+        sides.setdefault((side.kind, *_signature(side, fields)), []).append(side)
     lines = []
     for posts in sides.values():
         names = ", ".join(str(side.rank) for side in posts)
         lines.append(f"  rank{'s' if len(posts) > 1 else ''} {names}: {_describe(posts[0])}")
     raise JobError(
-        "mismatch",
+        AbortKind.mismatch,
         f"collective #{operation.seq} of group {comm.label!r} differs between ranks:\n" + "\n".join(lines),
     )
 
@@ -315,7 +312,7 @@ def _send_counts(
             wanted = expected[sender.group_rank] * width if expected else 0
             if sent != wanted:
                 raise JobError(
-                    "mismatch",
+                    AbortKind.mismatch,
                     f"all_to_all #{operation.seq} of group {comm.label!r}: rank {sender.rank} sends {sent} "
                     f"bytes to rank {receiver.rank}{_at(sender)}, which expects {wanted}{_at(receiver)}",
                 )

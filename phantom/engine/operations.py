@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from netsim.operation import Operation
 from phantom.engine.graph import Node
+from phantom.wire.fields import Payload, ReduceOp
 
 _SEQUENCE_BITS = 27
 
@@ -24,7 +25,7 @@ class Post:
     where: str
     node_id: int = 0
     want: bool = False
-    reduction: str = ""
+    reduction: ReduceOp | None = None
     factor: float | None = None
     in_splits: tuple[int, ...] | None = None
     out_splits: tuple[int, ...] | None = None
@@ -69,7 +70,7 @@ class PendingOperation:
         self.ready.operation = self
         self.done.source = self
         self.posts: dict[int, Post] = {}
-        self.values: dict[int, tuple[str, int, bool, bytes] | None] = {}
+        self.values: dict[int, Payload] = {}
         self.operation: Operation | None = None  # set when all sides have posted
         self.outstanding = 0  # values that were announced but not supplied yet
         self.start_ps = 0

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from netsim.operation import Operation
 from phantom.engine.clocks import INFINITY_PS
+from phantom.engine.errors import beyond_time
 from phantom.engine.graph import Event, Graph, Node
 from phantom.engine.operations import PendingOperation
+from phantom.wire.limits import MAX_PS
 
 
 class Network(Protocol):
@@ -50,6 +52,8 @@ class Scheduler:
     def _on_ready(self, operation: PendingOperation, node: Node) -> None:
         start_ps = node.end_ps
         assert start_ps is not None
+        if start_ps > MAX_PS:
+            raise beyond_time(operation.posts[min(operation.posts)].rank, start_ps)
         if start_ps < self.committed_ps:
             # Only after a silent clock was taken out of the horizon; counted where that happens.
             start_ps = self.committed_ps

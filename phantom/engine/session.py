@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Any
-
-import msgpack
 
 from phantom.engine.clocks import Clock
-from phantom.engine.errors import protocol_error
+from phantom.engine.errors import beyond_time, protocol_error
 from phantom.engine.graph import Node
 from phantom.engine.operations import PendingOperation
-from phantom.wire.records import EngineRecord
+from phantom.wire import schema as wire
+from phantom.wire.limits import MAX_PS
+from phantom.wire.records import encode, join
 
 # RESOLVED alone is worth a message of its own only from this many nodes on, or when the engine is idle.
 _RESOLVED_BATCH = 256
@@ -36,7 +35,7 @@ class RankSession:
         self.rank = rank
         self._outgoing = outgoing  # ranks that have something worth sending
         self.state = SessionState.EXPECTED
-        self.hello: dict[str, Any] = {}
+        self.steps = 0  # steps that have been announced
         self.clocks: dict[int, Clock] = {}
         self.nodes: dict[int, Node] = {}
         self.heard_s = 0.0
@@ -45,7 +44,6 @@ class RankSession:
         # Values announced as "later", by node and place in the launch: operation and side.
         self.supplies: dict[tuple[int, int], tuple[PendingOperation, int]] = {}
         self.transfer_stream = 0
-        self._packer = msgpack.Packer(use_bin_type=True)
         self._out: list[bytes] = []
         self._resolved: list[int] = []
         self._batches_sent = 0
@@ -71,21 +69,24 @@ class RankSession:
             node.owners.append((self, node_id))
 
     def resolved(self, node_id: int, end_ps: int) -> None:
-        """Queues RESOLVED."""
+        """Queues RESOLVED. Raises JobError for a time beyond the end of virtual time."""
+        if end_ps > MAX_PS:
+            raise beyond_time(self.rank, end_ps)
         self._resolved.append(node_id)
         self._resolved.append(end_ps)
         if len(self._resolved) >= 2 * _RESOLVED_BATCH:
             self._outgoing.add(self.rank)
 
     def answer(self, request: int, value: int) -> None:
-        """Queues ANSWER."""
-        self._outgoing.add(self.rank)
-        self._out.append(self._packer.pack([int(EngineRecord.ANSWER), request, value]))
+        """Queues ANSWER. Raises JobError for a time beyond the end of virtual time."""
+        if value > MAX_PS:
+            raise beyond_time(self.rank, value)
+        self.send(wire.Answer(request, value))
 
-    def send(self, record: list[Any]) -> None:
-        """Queues any other record."""
+    def send(self, record: wire.Record) -> None:
+        """Queues any record."""
         self._outgoing.add(self.rank)
-        self._out.append(self._packer.pack(record))
+        self._out.append(encode(record))
 
     def acknowledge(self, batches: int) -> None:
         """The rank has received that many batches: their resolved nodes can go."""
@@ -101,18 +102,18 @@ class RankSession:
         self._batches_sent += 1
         batch: list[bytes] = []
         if self._resolved:
-            batch.append(self._packer.pack([int(EngineRecord.RESOLVED), self._resolved]))
+            batch.append(encode(wire.Resolved(self._resolved)))
             self._unacknowledged.append((self._batches_sent, self._resolved[::2]))
             self._resolved = []
         batches: list[bytes] = []
         size = 0
         for record in self._out:
             if size + len(record) > _BATCH_BYTES and batch:
-                batches.append(b"".join(batch))
+                batches.append(join(batch))
                 self._batches_sent += 1
                 batch, size = [], 0
             batch.append(record)
             size += len(record)
         self._out.clear()
-        batches.append(b"".join(batch))
+        batches.append(join(batch))
         return batches

@@ -9,6 +9,7 @@ from typing import Any
 
 from netsim.operation import Operation
 from phantom.engine.operations import PendingOperation
+from phantom.wire.fields import Account, OutOfMemory, SettledStep
 
 _MOST_SIZES = 2048
 _MOST_UNEVEN = 256
@@ -47,16 +48,14 @@ class CollectiveTotal:
 class RankReport:
     """What one rank told about itself (STATS and FAULT), steps collected, the rest as last said."""
 
-    steps: list[list[int]] = field(default_factory=list)
-    latest: dict[str, Any] = field(default_factory=dict)
-    faults: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[SettledStep] = field(default_factory=list)
+    latest: Account = field(default_factory=Account)
+    faults: list[OutOfMemory] = field(default_factory=list)
 
-    def update(self, stats: dict[str, Any]) -> None:
+    def update(self, account: Account) -> None:
         """STATS: `steps` holds new steps only, everything else replaces the earlier value."""
-        self.steps.extend(stats.get("steps") or ())
-        for key, value in stats.items():
-            if key != "steps":
-                self.latest[key] = value
+        self.steps.extend(account.steps)
+        self.latest = account
 
 
 class Statistics:

@@ -1,7 +1,7 @@
 """Combines the small values that collectives carry, as the real collective would.
 
-A payload is `(dtype, numel, uniform, bytes)`, see phantom.wire.records.Payload. Contributions of unknown
-value (None) make every result that depends on them None; so does a result above 16 MiB.
+Contributions of unknown value (None) make every result that depends on them None; so does a result above
+16 MiB. `collectives.py` says which kind does what.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phantom.wire.records import MAX_VALUE_BYTES, Payload
+from phantom.wire.fields import ELEMENT_BYTES, Payload, ReduceOp
+from phantom.wire.limits import MAX_VALUE_BYTES
 
 Array = NDArray[Any]
 
@@ -33,22 +34,12 @@ _NUMPY: dict[str, str] = {
     "complex64": "<c8",
     "complex128": "<c16",
 }
-# Moved but never computed with: NCCL reduces them, but a value of this kind decides no control flow.
-_OPAQUE_BYTES: dict[str, int] = {
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1,
-}
+# Other dtypes are moved but never computed with: a value of theirs decides no control flow.
 
 
 def element_bytes(dtype: str) -> int | None:
     """Bytes per element of a torch dtype, None if values of that dtype are not carried."""
-    if dtype in _NUMPY:
-        return np.dtype(_NUMPY[dtype]).itemsize
-    return _OPAQUE_BYTES.get(dtype)
+    return ELEMENT_BYTES.get(dtype)
 
 
 def _widen(payload: Payload) -> Array:
@@ -78,7 +69,7 @@ def _expand(payload: Payload) -> bytes:
     return payload.data * payload.numel if payload.uniform else payload.data
 
 
-def reduce(payloads: Sequence[Payload], op: str, factors: Sequence[float | None]) -> Payload | None:
+def reduce(payloads: Sequence[Payload], op: ReduceOp, factors: Sequence[float | None]) -> Payload | None:
     """Element-wise reduction of equally long payloads; `factors` scale the inputs of premul_sum."""
     first = payloads[0]
     if first.dtype not in _NUMPY or any(p.dtype != first.dtype or p.numel != first.numel for p in payloads):
@@ -91,7 +82,7 @@ def reduce(payloads: Sequence[Payload], op: str, factors: Sequence[float | None]
     return Payload(first.dtype, first.numel, uniform, _narrow(total, first.dtype))
 
 
-def _reduce_arrays(arrays: list[Array], op: str, factors: Sequence[float | None], dtype: str) -> Array:
+def _reduce_arrays(arrays: list[Array], op: ReduceOp, factors: Sequence[float | None], dtype: str) -> Array:
     if op == "premul_sum":
         arrays = [
             array * array.dtype.type(1.0 if factor is None else factor)
@@ -150,55 +141,11 @@ def part(payload: Payload, start: int, numel: int) -> Payload | None:
     return Payload(payload.dtype, numel, False, payload.data[start * width : (start + numel) * width])
 
 
-def combine(
-    kind: str,
-    values: Sequence[Payload | None],
-    *,
-    root: int,
-    op: str,
-    factors: Sequence[float | None],
-    in_splits: Sequence[Sequence[int] | None],
-) -> list[Payload | None]:
-    """Result of a collective for each group rank. `values` and `in_splits` are in group order.
-
-    Raises ValueError for an unknown kind or reduction.
-    """
-    ranks = len(values)
-    nothing: list[Payload | None] = [None] * ranks
-    if kind == "barrier":
-        return nothing
-    if kind in ("broadcast", "scatter"):
-        source = values[root]
-        if source is None:
-            return nothing
-        if kind == "broadcast":
-            return [source] * ranks
-        piece = source.numel // ranks
-        return [part(source, index * piece, piece) for index in range(ranks)]
-    if kind == "all_to_all":
-        return _exchange(values, in_splits)
-    known = [value for value in values if value is not None]
-    if len(known) < ranks:
-        return nothing
-    if kind in ("all_reduce", "reduce", "reduce_scatter"):
-        total = reduce(known, op, factors)
-        if kind == "all_reduce":
-            return [total] * ranks
-        if kind == "reduce":
-            return [total if index == root else None for index in range(ranks)]
-        if total is None:
-            return nothing
-        piece = total.numel // ranks
-        return [part(total, index * piece, piece) for index in range(ranks)]
-    if kind in ("all_gather", "gather"):
-        whole = concatenate(known)
-        return [whole if kind == "all_gather" or index == root else None for index in range(ranks)]
-    raise ValueError(f"unknown collective {kind!r}")
-
-
-def _exchange(
+def exchange(
     values: Sequence[Payload | None], in_splits: Sequence[Sequence[int] | None]
 ) -> list[Payload | None]:
+    """What each member of an all_to_all receives; `in_splits`: elements for each member, None for equal
+    parts."""
     ranks = len(values)
     results: list[Payload | None] = []
     offsets: list[list[int]] = []

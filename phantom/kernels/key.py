@@ -7,6 +7,7 @@ runs, ranks and torch patch versions, because overload names, values, addresses 
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from phantom.kernels.predict.operator_classes import class_of
@@ -57,7 +58,9 @@ _OUTPUT_DECIDES = frozenset(
     ]
 )
 # Facts outside the arguments that change the kernel.
-_FLAGS = frozenset({"pinned", "tf32", "conv_tf32"})
+_FLAGS = frozenset({"pinned", "tf32", "conv_tf32", "offsets"})
+# Values longer than this enter by a digest.
+_MAX_FLAG_TEXT = 48
 # Names of arguments whose being zero or not changes the kernel.
 _PROBABILITY_CLASSES = frozenset({"attention", "gemm"})
 
@@ -120,9 +123,16 @@ def cost_key(kernel: KernelDescription) -> str:
     if kernel.name.endswith("_backward") and None in kernel.outs:
         # An output mask may come as the outputs that are not there.
         known += ";outs=" + "".join("0" if out is None else "1" for out in kernel.outs)
-    flags = "".join(f";{name}={value}" for name, value in kernel.extra if name in _FLAGS)
+    flags = "".join(f";{name}={_flag_text(value)}" for name, value in kernel.extra if name in _FLAGS)
     prefix = "" if kernel.namespace == "aten" else f"{kernel.namespace}::"
     return f"{prefix}{kernel.name}({', '.join(parts)}){'->' + known if known else ''}{flags}"
+
+
+def _flag_text(value: Any) -> str:
+    text = str(value)
+    if len(text) <= _MAX_FLAG_TEXT:
+        return text
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _triton_key(kernel: KernelDescription) -> str:

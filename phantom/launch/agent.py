@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 from interpose.startup import pth
 from phantom.launch import orphans
 from phantom.launch.plan import PlannedProcess
+from phantom.launch.processes import is_stopped
 
 PRELOAD = (
     "torch.distributed",
@@ -34,6 +36,8 @@ PRELOAD = (
 )
 """Modules that nearly every rank imports by itself sooner or later; importing them once saves seconds per
 rank."""
+
+END_S = 5.0
 
 # The hook makes `interpose` importable; `-c` puts the working folder on the path, where a script could hide
 # modules.
@@ -87,12 +91,32 @@ class Agent:
             except OSError:
                 chunk = b""
             if not chunk:
-                self._events.put(("agent", {"event": "gone"}))
+                self._events.put(("agent", {"event": "gone", "reason": self._how_it_ended()}))
                 return
             buffer += chunk
             *lines, buffer = buffer.split(b"\n")
             for line in lines:
                 self._events.put(("agent", json.loads(line)))
+
+    def _how_it_ended(self) -> str:
+        try:
+            status = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        if status >= 0:
+            return f"status {status}"
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"killed by signal {-status}"
+
+    def is_stopped(self) -> bool:
+        """Whether the server was stopped (SIGSTOP), so that it does nothing that it is asked."""
+        return is_stopped(self.process.pid)
+
+    def kill(self) -> None:
+        """Ends the server by force; what it started dies with it."""
+        self.process.kill()
 
     def environment(self, variables: Mapping[str, str]) -> None:
         """Tells a preloading server what the virtual device looks like."""
@@ -123,7 +147,7 @@ class Agent:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         try:
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=0.1 if self.is_stopped() else END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
-from typing import Any
+import time
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+_M = TypeVar("_M")
 
 LINE_LIMIT_BYTES = 4 << 20
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 5, 2, 5
@@ -17,11 +22,12 @@ class BadMessage(ValueError):
     """What arrived is no message: the peer is not phantom, or of another version."""
 
 
-class Link:
-    """One end. `send` may be called from any thread, `receive` from one."""
+class Link(Generic[_M]):
+    """One end. `send` may be called from any thread, `receive` from one; `decoder` is for what arrives."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, decoder: msgspec.json.Decoder[_M]) -> None:
         self._connection = connection
+        self._decoder = decoder
         self._buffer = b""
         self._lock = threading.Lock()
         connection.settimeout(None)
@@ -35,20 +41,24 @@ class Link:
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Struct) -> None:
         """Sends one message; silent where the peer is gone, since `receive` tells of that."""
         with self._lock, contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
+            self._connection.sendall(msgspec.json.encode(message) + b"\n")
 
-    def receive(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+    def receive(self, timeout_s: float | None = None) -> _M | None:
         """Waits for one message; None when the peer has gone.
 
-        Raises BadMessage for anything else than a JSON map of at most LINE_LIMIT_BYTES, TimeoutError.
+        Raises BadMessage for anything else than a message of at most LINE_LIMIT_BYTES, TimeoutError.
         """
-        self._connection.settimeout(timeout_s)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             if len(self._buffer) > LINE_LIMIT_BYTES:
                 raise BadMessage(f"a line of more than {LINE_LIMIT_BYTES} bytes")
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left_s)
             try:
                 chunk = self._connection.recv(1 << 16)
             except TimeoutError:
@@ -60,12 +70,9 @@ class Link:
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         try:
-            message = json.loads(line)
-        except ValueError as error:
-            raise BadMessage(f"no JSON: {error}") from None
-        if not isinstance(message, dict):
-            raise BadMessage(f"no map but {type(message).__name__}")
-        return message
+            return self._decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise BadMessage(f"a malformed message: {error}") from None
 
     def close(self) -> None:
         """Ends the connection; the peer's `receive` gives None."""

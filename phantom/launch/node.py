@@ -8,19 +8,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from interpose import environment
 from interpose.startup import pth
+from phantom.launch import node_messages as messages
 from phantom.launch import orphans
 from phantom.launch.agent import Agent
 from phantom.launch.command import parse
 from phantom.launch.errors import PhantomError, SimulatorError, UsageError
 from phantom.launch.launchers import LOOPBACK
 from phantom.launch.link import BadMessage, Link
-from phantom.launch.nodes import PROTOCOL, split_address
+from phantom.launch.nodes import split_address
 from phantom.launch.plan import Job, PlannedProcess, plan
 from phantom.launch.ports import free_ports
 from phantom.launch.preparation import prepare_interpreter
@@ -42,10 +42,17 @@ class Node:
     """
 
     def __init__(
-        self, *, join: str, number: int, address: str | None = None, ready_file: Path | None = None
+        self,
+        *,
+        join: str,
+        number: int,
+        token: str = "",
+        address: str | None = None,
+        ready_file: Path | None = None,
     ) -> None:
         self._run_host, self._run_port = split_address(join, "--join")
         self._number = number
+        self._token = token
         self._host = socket.gethostname()
         self._address = address or self._host
         self._ready_file = ready_file
@@ -53,7 +60,7 @@ class Node:
         self._agent: Agent | None = None
         self._planned: list[PlannedProcess] = []
         self._mark: str | None = None
-        self._link: Link | None = None
+        self._link: Link[messages.AnyToNode] | None = None
 
     def run(self) -> int:
         """Joins, does what the run says, and leaves with it.
@@ -68,9 +75,16 @@ class Node:
             if link is None:
                 return 128 + signal.SIGTERM
             self._link = link
-            hello = {"event": "hello", "protocol": PROTOCOL, "node": self._number, "host": self._host,
-                     "address": self._address, "port": free_ports(1)[0]}  # fmt: skip
-            link.send(hello)
+            link.send(
+                messages.Hello(
+                    protocol=messages.PROTOCOL,
+                    node=self._number,
+                    host=self._host,
+                    address=self._address,
+                    port=free_ports(1)[0],
+                    token=self._token,
+                )
+            )
             threading.Thread(target=self._read, args=(link,), name="phantom-link", daemon=True).start()
             self._say(f"joined {self._run_host}:{self._run_port} as node {self._number}")
             if self._ready_file is not None:
@@ -83,11 +97,12 @@ class Node:
         sys.stderr.write(f"phantom: {text}\n")
         sys.stderr.flush()
 
-    def _connect(self) -> Link | None:
+    def _connect(self) -> Link[messages.AnyToNode] | None:
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:
-                return Link(socket.create_connection((self._run_host, self._run_port), timeout=5))
+                connection = socket.create_connection((self._run_host, self._run_port), timeout=5)
+                return Link(connection, messages.TO_NODE)
             except OSError as error:
                 if time.monotonic() > deadline_s:
                     raise SimulatorError(
@@ -100,15 +115,16 @@ class Node:
             except queue.Empty:
                 continue
 
-    def _read(self, link: Link) -> None:
+    def _read(self, link: Link[messages.AnyToNode]) -> None:
         try:
             while (message := link.receive()) is not None:
                 self._events.put(("run", message))
-            self._events.put(("run", {"do": "gone"}))
+            self._events.put(("run", None))
         except BadMessage as error:
-            self._events.put(("run", {"do": "gone", "reason": f"it sent {error}"}))
+            self._say(f"the run sent {messages.shown(str(error))[:300]}")
+            self._events.put(("run", None))
 
-    def _serve(self, link: Link) -> int:
+    def _serve(self, link: Link[messages.AnyToNode]) -> int:
         ended = False
         while True:
             try:
@@ -116,59 +132,61 @@ class Node:
             except queue.Empty:
                 return 0
             if source == "signal":
-                link.send({"event": "interrupted", "signal": int(message)})
+                link.send(messages.Interrupted(signal=int(message)))
             elif source == "agent":
                 self._from_agent(link, message)
-            elif message["do"] == "refuse":
-                raise UsageError(str(message["reason"]))
-            elif message["do"] == "gone":
+            elif isinstance(message, messages.Refuse):
+                raise UsageError(messages.shown(message.reason))
+            elif message is None:
                 if ended:
                     time.sleep(LEAVE_S)
                     return 0
                 raise SimulatorError(f"the run at {self._run_host} is gone; node {self._number} ends")
-            elif message["do"] == "end":
+            elif isinstance(message, messages.End):
                 ended = True
                 count = orphans.end(self._mark) if self._mark is not None else 0
-                link.send({"event": "orphans", "count": count})
+                link.send(messages.Orphans(count=count))
             else:
                 self._obey(link, message)
 
-    def _from_agent(self, link: Link, message: dict[str, Any]) -> None:
-        if message["event"] == "ready":
-            link.send({"event": "prepared"})
-        elif message["event"] == "gone":
+    def _from_agent(self, link: Link[messages.AnyToNode], message: dict[str, Any]) -> None:
+        event = message["event"]
+        if event == "ready":
+            link.send(messages.Prepared())
+        elif event == "gone":
             for process in self._planned:
-                link.send({"event": "ended", "name": process.name, "status": -signal.SIGKILL})
+                link.send(messages.Ended(name=process.name, status=-signal.SIGKILL))
             self._planned = []
-        elif message["event"] == "failed":
-            link.send({"event": "failed", "reason": message.get("reason")})
-        else:
-            if message["event"] == "ended":
-                self._planned = [process for process in self._planned if process.name != message["name"]]
-                self._say(f"{message['name']} ended with status {message['status']}")
-            link.send(message)
+        elif event == "failed":
+            link.send(messages.Failed(reason=str(message.get("reason"))))
+        elif event == "started":
+            link.send(messages.Started(name=message["name"], pid=message["pid"]))
+        elif event == "ended":
+            self._planned = [process for process in self._planned if process.name != message["name"]]
+            self._say(f"{message['name']} ended with status {message['status']}")
+            link.send(messages.Ended(name=message["name"], status=message["status"]))
 
-    def _obey(self, link: Link, message: dict[str, Any]) -> None:
+    def _obey(self, link: Link[messages.AnyToNode], message: messages.AnyToNode) -> None:
         try:
-            if message["do"] == "prepare":
+            if isinstance(message, messages.Prepare):
                 self._prepare(link, message)
-            elif message["do"] == "start" and self._agent is not None:
+            elif isinstance(message, messages.Start) and self._agent is not None:
                 for process in self._planned:
                     words = process.args if process.script is None else (process.script, *process.args)
                     self._say(f"{process.name}: {' '.join(words)}")
                 self._agent.start(self._planned)
-            elif message["do"] == "signal" and self._agent is not None:
-                self._agent.signal(int(message["signal"]))
+            elif isinstance(message, messages.Signal) and self._agent is not None:
+                self._agent.signal(message.signal)
         except (PhantomError, OSError) as error:
             self._say(str(error))
-            link.send({"event": "failed", "reason": str(error)})
+            link.send(messages.Failed(reason=str(error)))
 
-    def _prepare(self, link: Link, message: Mapping[str, Any]) -> None:
+    def _prepare(self, link: Link[messages.AnyToNode], message: messages.Prepare) -> None:
         """Plans this node's processes, and starts the process that will fork them."""
-        job, variables = message["job"], dict(message["variables"])
-        out = Path(job["out"])
+        job, variables = message.job, dict(message.variables)
+        out = Path(job.out)
         state = variables[environment.STATE]
-        if not Path(state, f"token-{message['token']}").exists():
+        if not Path(state, message.mark).exists():
             raise UsageError(
                 f"the results folder {out} of the run is not seen here; mount the same folder at the same "
                 f"place on the simulator and on every node"
@@ -178,18 +196,21 @@ class Node:
         if host in LOOPBACK:  # the run's own simulator, as the run reaches it
             variables[environment.SERVER] = f"{self._run_host}:{port}"
         variables["PHANTOM_ROOT"] = pth.root()
-        command = parse(job["command"], launch=job["launch"])
-        fork = prepare_interpreter(command, say=lambda text: link.send({"event": "said", "text": text}))
-        sized = Job(command=command, nodes=job["nodes"], gpus_per_node=job["gpus_per_node"],
-                    ranks_per_node=job["ranks_per_node"])  # fmt: skip
-        meeting_host, meeting_port = message["rendezvous"]
+        command = parse(tuple(job.command), launch=job.launch)
+        fork = prepare_interpreter(command, say=lambda text: link.send(messages.Said(text=text)))
+        sized = Job(
+            command=command,
+            nodes=job.nodes,
+            gpus_per_node=job.gpus_per_node,
+            ranks_per_node=job.ranks_per_node,
+        )
         self._planned = plan(
             sized,
             variables=variables,
             out=out,
             fork=fork,
             node=self._number,
-            rendezvous=(str(meeting_host), int(meeting_port)),
+            rendezvous=message.rendezvous,
             hosts_are_real=True,
         )
         log = out / f"launch-{self._number}.log"

@@ -1,9 +1,7 @@
 """Simulated nodes that are machines or containers of their own, seen from the run: an Agent of many.
 
-Each runs `phantom node` (node.py), connects here and starts its share of the processes. Messages to a node:
-{"do": "prepare", "job", "variables", "rendezvous", "token"}, {"do": "start"}, {"do": "signal", "signal"},
-{"do": "end"}, {"do": "refuse", "reason"}. From a node: {"event": "hello", ...} first, then "prepared",
-"failed", "said", "interrupted", "orphans", and the agent's "started" and "ended".
+Each runs `phantom node` (node.py), connects here with the run's token and starts its share of the processes.
+`node_messages.py` has what both say.
 """
 
 from __future__ import annotations
@@ -21,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from interpose import environment
+from phantom.launch import node_messages as messages
 from phantom.launch import orphans
 from phantom.launch.errors import UsageError
 from phantom.launch.link import BadMessage, Link
 from phantom.launch.plan import PlannedProcess
+from phantom.wire import token as tokens
 
-PROTOCOL = 1
 JOIN_TIMEOUT_S = 120.0
 HELLO_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 15.0
@@ -40,7 +39,7 @@ class _Node:
     host: str
     address: str
     port: int
-    link: Link
+    link: Link[messages.AnyFromNode]
     prepared: bool = False
     running: set[str] = field(default_factory=set)
     orphans: int | None = None
@@ -57,7 +56,8 @@ def split_address(text: str, option: str) -> tuple[str, int]:
 class NodeAgents:
     """Waits for `count` nodes and speaks to all of them as `phantom.launch.agent.Agent` does to one.
 
-    `job` is what a node needs for its plan (node.py). What arrives is put on `events`: ("agent", message)
+    `job` is what a node needs for its plan (node.py), `token` what it must present. What arrives is put on
+    `events`: ("agent", message)
     and, if a node is told to stop from outside, ("signal", number) once. A node whose connection ends
     before the run does is {"event": "lost", "node", "host", "processes", "reason"}. Raises UsageError if it
     cannot listen.
@@ -68,21 +68,23 @@ class NodeAgents:
         *,
         listen: str,
         count: int,
-        job: Mapping[str, Any],
+        job: messages.NodeJob,
+        token: str,
         events: queue.SimpleQueue[tuple[str, Any]],
         say: Callable[[str], None],
         join_timeout_s: float = JOIN_TIMEOUT_S,
     ) -> None:
         host, port = split_address(listen, "--await-nodes")
         self._count = count
-        self._job = dict(job)
+        self._job = job
+        self._token = token
         self._events = events
         self._say = say
         self._join_timeout_s = join_timeout_s
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
         self._variables: dict[str, str] | None = None
-        self._token = secrets.token_hex(8)
+        self._mark = f"token-{secrets.token_hex(8)}"
         self._told = False
         self._over = False
         self._interrupted = False
@@ -102,19 +104,25 @@ class NodeAgents:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(Link(connection),), daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(Link(connection, messages.FROM_NODE),), daemon=True
+            ).start()
 
-    def _serve(self, link: Link) -> None:
+    def _serve(self, link: Link[messages.AnyFromNode]) -> None:
         try:
             hello = link.receive(HELLO_TIMEOUT_S)
-        except (BadMessage, TimeoutError):
+        except TimeoutError:
             hello = None
-        if hello is None or hello.get("event") != "hello":
+        except BadMessage as error:
+            self._say(f"a node was refused: it sent {messages.shown(str(error))[:300]}")
+            link.send(messages.Refuse(reason=f"the run cannot read its hello: {error}"))
+            hello = None
+        if not isinstance(hello, messages.Hello):
             link.close()  # a health check, or somebody else
             return
         node, refusal = self._join(hello, link)
         if node is None:
-            link.send({"do": "refuse", "reason": refusal})
+            link.send(messages.Refuse(reason=refusal))
             link.close()
             return
         self._say(f"{node.host} joined as node {node.number}")
@@ -124,29 +132,31 @@ class NodeAgents:
             while (message := link.receive()) is not None:
                 self._handle(node, message)
         except BadMessage as error:
-            reason = f"it sent {error}"
+            reason = f"it sent {messages.shown(str(error))[:300]}"
+            link.close()
         self._lost(node, reason)
 
-    def _join(self, hello: Mapping[str, Any], link: Link) -> tuple[_Node | None, str]:
-        number, host = hello.get("node"), str(hello.get("host", "?"))
-        if hello.get("protocol") != PROTOCOL:
-            return (
-                None,
-                f"the run speaks protocol {PROTOCOL}, this node {hello.get('protocol')}: same phantom?",
-            )
-        if not isinstance(number, int) or not 0 <= number < self._count:
-            return None, f"the job has nodes 0 to {self._count - 1} (-N), this one says it is node {number}"
+    def _join(self, hello: messages.Hello, link: Link[messages.AnyFromNode]) -> tuple[_Node | None, str]:
+        if hello.protocol != messages.PROTOCOL:
+            text = f"the run speaks protocol {messages.PROTOCOL}, this node {hello.protocol}: same phantom?"
+            return None, text
+        if not tokens.same(hello.token, self._token):
+            self._say(f"{hello.host} was refused as node {hello.node}: it does not know the run's token")
+            return None, f"the run's token is missing or another one; give it in {tokens.VARIABLE}"
+        if hello.node >= self._count:
+            text = f"the job has nodes 0 to {self._count - 1} (-N), this one says it is node {hello.node}"
+            return None, text
         with self._lock:
-            if number in self._nodes:
-                return None, f"{self._nodes[number].host} is node {number} already"
-            node = _Node(number, host, str(hello["address"]), int(hello["port"]), link)
-            self._nodes[number] = node
+            if hello.node in self._nodes:
+                return None, f"{self._nodes[hello.node].host} is node {hello.node} already"
+            node = _Node(hello.node, hello.host, hello.address, hello.port, link)
+            self._nodes[hello.node] = node
         return node, ""
 
     def environment(self, variables: Mapping[str, str]) -> None:
         """Tells the nodes what to plan with as soon as all are here; "ready" or "failed" follows."""
         state = Path(variables[environment.STATE])
-        (state / f"token-{self._token}").touch()
+        (state / self._mark).touch()
         self._variables = dict(variables)
         self._prepare_all()
         timer = threading.Timer(self._join_timeout_s, self._check_joined)
@@ -169,36 +179,38 @@ class NodeAgents:
             self._told = True
             first = self._nodes[0]
             nodes, variables = list(self._nodes.values()), self._variables
-        rendezvous = [first.address, first.port]
+        prepare = messages.Prepare(
+            job=self._job,
+            variables=variables,
+            rendezvous=(first.address, first.port),
+            mark=self._mark,
+        )
         for node in nodes:
-            node.link.send({"do": "prepare", "job": self._job, "variables": variables,
-                            "rendezvous": rendezvous, "token": self._token})  # fmt: skip
+            node.link.send(prepare)
 
     # What nodes tell
 
-    def _handle(self, node: _Node, message: dict[str, Any]) -> None:
-        event = message.get("event")
-        if event == "prepared":
+    def _handle(self, node: _Node, message: messages.AnyFromNode) -> None:
+        if isinstance(message, messages.Prepared):
             node.prepared = True
             if all(other.prepared for other in self._nodes.values()):
                 self._events.put(("agent", {"event": "ready"}))
-        elif event == "failed":
-            self._fail(f"{node.host}: {message.get('reason')}")
-        elif event == "said":
-            self._say(f"{node.host}: {message.get('text')}")
-        elif event == "interrupted":
+        elif isinstance(message, messages.Failed):
+            self._fail(f"{node.host}: {messages.shown(message.reason)}")
+        elif isinstance(message, messages.Said):
+            self._say(f"{node.host}: {messages.shown(message.text)}")
+        elif isinstance(message, messages.Interrupted):
             # Whoever stops the servers stops all of them; that is one interrupt.
             if not self._interrupted:
                 self._interrupted = True
-                self._events.put(("signal", int(message["signal"])))
-        elif event == "orphans":
+                self._events.put(("signal", message.signal))
+        elif isinstance(message, messages.Orphans):
             with self._ended:
-                node.orphans = int(message["count"])
+                node.orphans = message.count
                 self._ended.notify_all()
-        elif event in ("started", "ended"):
-            if event == "ended":
-                node.running.discard(str(message["name"]))
-            self._events.put(("agent", message))
+        elif isinstance(message, messages.Ended):
+            node.running.discard(message.name)
+            self._events.put(("agent", {"event": "ended", "name": message.name, "status": message.status}))
 
     def _fail(self, reason: str) -> None:
         self._events.put(("agent", {"event": "failed", "reason": reason}))
@@ -228,12 +240,21 @@ class NodeAgents:
         for node in self._nodes.values():
             node.running = {process.name for process in processes if process.node == node.number}
         for node in self._nodes.values():
-            node.link.send({"do": "start"})
+            node.link.send(messages.Start())
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process groups of all that run."""
         for node in list(self._nodes.values()):
-            node.link.send({"do": "signal", "signal": int(number)})
+            node.link.send(messages.Signal(signal=int(number)))
+
+    def is_stopped(self) -> bool:
+        """False: what a node does is its own machine's."""
+        return False
+
+    def kill(self) -> None:
+        """Breaks the connections, on which every node ends what it runs."""
+        for node in list(self._nodes.values()):
+            node.link.close()
 
     def log_tail(self) -> str:
         """Nothing: a node that fails says why."""
@@ -242,7 +263,7 @@ class NodeAgents:
     def end_orphans(self, mark: str) -> int:
         """Lets every node end what its share of the job left running; returns how many there were in all."""
         for node in list(self._nodes.values()):
-            node.link.send({"do": "end"})
+            node.link.send(messages.End())
         deadline_s = time.monotonic() + END_TIMEOUT_S
         with self._ended:
             while any(node.orphans is None for node in self._nodes.values()):
@@ -261,4 +282,4 @@ class NodeAgents:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for node in list(self._nodes.values()):
-            node.link.send({"do": "end"})
+            node.link.send(messages.End())

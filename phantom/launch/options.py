@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phantom.wire.messages import JobOptions
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -19,6 +21,7 @@ class RunOptions:
     store: Path | None = None
     server: str | None = None
     await_nodes: str | None = None
+    token_file: Path | None = None
     out: Path | None = None
     timeline: bool = False
     timeline_steps: str | None = None
@@ -41,8 +44,23 @@ class RunOptions:
     """Standard output is for the summary alone."""
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def engine_options(self) -> dict[str, Any]:
+    def job_options(self) -> JobOptions:
         """What the simulator is told in OpenJob."""
+        return JobOptions(
+            kernels=self.kernels,
+            store=str(self.store) if self.store is not None else None,
+            seed=self.seed,
+            timeline=self.timeline,
+            network_lookahead=self.network_lookahead,
+            cpu_time=self.cpu_time,
+            unknown_values=self.unknown_values,
+            values=self.values,
+            moe_routing=self.moe_routing,
+            steps=self.steps,
+        )
+
+    def engine_options(self) -> dict[str, Any]:
+        """The options that the report shows."""
         return {
             "kernels": self.kernels,
             "store": str(self.store) if self.store is not None else None,

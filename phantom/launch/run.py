@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import shutil
-import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,24 @@ from phantom.launch.agent import Agent
 from phantom.launch.command import ONCE, parse
 from phantom.launch.errors import PhantomError, SimulatorError, UsageError, cannot_write
 from phantom.launch.logs import Follower
+from phantom.launch.node_messages import NodeJob
 from phantom.launch.nodes import NodeAgents
 from phantom.launch.options import RunOptions
 from phantom.launch.plan import Job, PlannedProcess, plan, size_job
 from phantom.launch.preparation import prepare_interpreter
+from phantom.launch.signals import Interrupted, Signals
 from phantom.launch.simulator import SimulatorClient, SimulatorProcess
 from phantom.launch.supervisor import Outcome, Supervisor
+from phantom.launch.tokens import own_token, server_token
 from phantom.launch.verdict import SIMULATOR, Verdict, judge
 from phantom.report import finish as report
 from phantom.serve.config import cluster_digest
 from phantom.serve.recorder import FILE as COLLECTIVES
+from phantom.serve.server import KERNELS_FILE as KERNELS
 from phantom.terminal.progress import Progress
 from phantom.timeline.settings import parse_ranks, parse_steps, spool_config
+from phantom.wire import token as tokens
+from phantom.wire.messages import CloseJob, JobOpened, OpenJob
 
 ENVIRONMENT_PREFIXES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_", "CUDA_")
 """Variables of the job that the simulator is told: they change what NCCL and the allocator do."""
@@ -53,7 +60,11 @@ class Run:
         self._simulator: SimulatorProcess | None = None
         self._client: SimulatorClient | None = None
         self._state: Path | None = None
-        self._recording: str | None = None
+        self._recording = False
+        self._token = ""  # admits nodes to this run
+        self._server_token = ""
+        self._partial: dict[str, Any] | None = None
+        self._interrupted = threading.Event()
         self._moe_routing = moe_routing.MoeRouting()
         self._recorded: tuple[tuple[int, int] | None, list[int] | None] = (None, None)
         self.out: Path | None = None
@@ -80,10 +91,15 @@ class Run:
                 f"shell script"
             )
         fork = not remote and prepare_interpreter(command, say=self._say, verbose=options.verbose)
+        self._token = own_token(options)
         self.out = outdir.create(options.out)
-        with _Signals(self._events):
+        with Signals(self._events, self._interrupted) as signals:
             try:
                 return self._run(job, fork=fork)
+            except SimulatorError:
+                if signals.first is not None:  # the call was cut short
+                    raise Interrupted(signals.first) from None
+                raise
             finally:
                 self._end()
 
@@ -99,14 +115,14 @@ class Run:
         self._progress.phase("starting the simulator")
         self._agent = self._make_agent(job, fork=fork)
         address = self._start_simulator(out)
-        self._client = SimulatorClient(address)
+        self._client = SimulatorClient(address, self._server_token, hurried=self._interrupted.is_set)
         self._client.wait_until_ready()
-        reply = self._client.open_job(self._job_message(job))
-        self._recording = reply.pop("recording", None)
+        opened = self._client.open_job(self._job_message(job))
+        self._recording = opened.recording
         self._client.watch(self._events)
         self._state = out / ".state"
         self._state.mkdir()
-        variables = self._variables(job, reply, address)
+        variables = self._variables(job, opened, address)
         remote = options.await_nodes is not None
         processes = plan(job, variables=variables, out=out, fork=fork, hosts_are_real=remote)
         self._progress.phase("importing torch" if fork else "starting the job")
@@ -122,6 +138,7 @@ class Run:
             follower=self._follower(processes),
             progress=self._progress,
             quiet=options.quiet,
+            keep=self._keep,
         )
         outcome = supervisor.run()
         return self._conclude(job, outcome)
@@ -131,23 +148,31 @@ class Run:
         assert self.out is not None
         if options.await_nodes is None:
             return Agent(events=self._events, log=self.out / "launch.log", preload=fork, cwd=Path.cwd())
-        described = {
-            "command": list(options.command),
-            "launch": options.launch,
-            "nodes": job.nodes,
-            "gpus_per_node": job.gpus_per_node,
-            "ranks_per_node": job.ranks_per_node,
-            "out": str(self.out),
-        }
+        described = NodeJob(
+            command=list(options.command),
+            launch=options.launch,
+            nodes=job.nodes,
+            gpus_per_node=job.gpus_per_node,
+            ranks_per_node=job.ranks_per_node,
+            out=str(self.out),
+        )
         agents = NodeAgents(
-            listen=options.await_nodes, count=job.nodes, job=described, events=self._events, say=self._say
+            listen=options.await_nodes,
+            count=job.nodes,
+            job=described,
+            events=self._events,
+            say=self._say,
+            token=self._token,
         )
         self._say(f"waiting for {job.nodes} nodes at {options.await_nodes}")
+        if options.token_file is None and not os.environ.get(tokens.VARIABLE):
+            self._say(f"the nodes join with {tokens.VARIABLE}={self._token}")
         return agents
 
     def _start_simulator(self, out: Path) -> str:
         options = self._options
         if options.server is not None:
+            self._server_token = server_token(options, options.server)
             return options.server
         arguments = ["--cluster", options.cluster, "--kernels", options.kernels, "--seed", str(options.seed)]
         if options.store is not None:
@@ -157,27 +182,35 @@ class Run:
         # Nodes elsewhere reach the simulator as they reach this run.
         host = options.await_nodes.rpartition(":")[0] if options.await_nodes is not None else "127.0.0.1"
         arguments += ["--listen", f"{host}:0"]
-        self._simulator = SimulatorProcess(arguments=arguments, log=out / "simulator.log", root=pth.root())
+        # Its own token: nodes that know the run's cannot open jobs.
+        self._server_token = tokens.new()
+        self._simulator = SimulatorProcess(
+            arguments=arguments,
+            log=out / "simulator.log",
+            root=pth.root(),
+            token=self._server_token,
+            folder=out,
+        )
         address = self._simulator.address()
         host, _, port = address.rpartition(":")
         return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "::") else address
 
-    def _job_message(self, job: Job) -> dict[str, Any]:
+    def _job_message(self, job: Job) -> OpenJob:
         options = self._options
-        return {
-            "world_size": job.world_size,
-            "nodes": job.nodes,
-            "gpus_per_node": job.gpus_per_node,
-            "ranks_per_node": job.ranks_per_node,
-            "cluster": options.cluster,
-            "cluster_digest": cluster_digest(load_cluster(options.cluster)),
-            "command": list(options.command),
-            "environment": {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIXES)},
-            "options": options.engine_options(),
-            "out": str(self.out),
-            # A simulator of another run's or host's does not write into this RUN_DIR.
-            "spool": {**self._spool_config(job), "fetch": options.server is not None},
-        }
+        first, end = self._spool_config(job)["steps"]
+        return OpenJob(
+            world_size=job.world_size,
+            nodes=job.nodes,
+            gpus_per_node=job.gpus_per_node,
+            ranks_per_node=job.ranks_per_node,
+            cluster=options.cluster,
+            cluster_digest=cluster_digest(load_cluster(options.cluster)),
+            command=list(options.command),
+            environment={k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIXES)},
+            options=options.job_options(),
+            record_steps=(first, end),
+            opened_by=f"process {os.getpid()} on {socket.gethostname()}"[:256],
+        )
 
     def _spool_config(self, job: Job) -> dict[str, Any]:
         assert self.out is not None
@@ -190,10 +223,10 @@ class Run:
             ranks=ranks,
         )
 
-    def _variables(self, job: Job, reply: Mapping[str, Any], address: str) -> dict[str, str]:
+    def _variables(self, job: Job, opened: JobOpened, address: str) -> dict[str, str]:
         options = self._options
         config = {
-            **reply,
+            **opened.config,
             "device_count": job.gpus_per_node,
             "cpu_time": options.cpu_time,
             "unknown_values": options.unknown_values,
@@ -211,6 +244,7 @@ class Run:
         return {
             environment.ATTACH: "1",
             environment.SERVER: address,
+            tokens.VARIABLE: opened.token,
             environment.CONFIG: json.dumps(config),
             environment.STATE: str(self._state),
             "PHANTOM_ROOT": pth.root(),
@@ -262,13 +296,9 @@ class Run:
             statuses = {name.removeprefix("rank "): status for name, status in outcome.statuses.items()}
             try:
                 summary = self._client.close_job(
-                    {
-                        "statuses": statuses,
-                        "interrupted": outcome.was_interrupted,
-                        "wall_s": outcome.wall_s,
-                    }
+                    CloseJob(statuses=statuses, interrupted=outcome.was_interrupted, wall_s=outcome.wall_s)
                 )
-                self._fetch_recording(summary)
+                self._fetch_files(summary)
             except PhantomError as error:
                 trouble = str(error)
         verdict = judge(
@@ -276,6 +306,7 @@ class Run:
             job=job,
             outcome=outcome,
             summary=summary,
+            partial=self._partial,
             trouble=trouble,
             attached=any(name.startswith("attached-") for name in marks),
             ranks_seen=sum(name.startswith("rank-") for name in marks),
@@ -300,17 +331,31 @@ class Run:
         )
         return verdict
 
-    def _fetch_recording(self, summary: dict[str, Any]) -> None:
-        """A simulator elsewhere gives its record of collectives; a report without it would look complete."""
-        if self._recording is None:
+    def _keep(self, partial: dict[str, Any]) -> None:
+        """Writes the results so far, so that they outlive this process and the simulator."""
+        assert self.out is not None
+        self._partial = partial
+        warning = "the run did not end in order; these are the steps up to a moment before"
+        content = {
+            **partial,
+            "command": list(self._options.command),
+            "warnings": [*partial.get("warnings", ()), warning],
+        }
+        with contextlib.suppress(OSError):  # the final summary says so if the folder cannot be written
+            report.write_summary(self.out / "summary.json", content)
+
+    def _fetch_files(self, summary: dict[str, Any]) -> None:
+        """A simulator elsewhere gives its files of the job; a report without them would look complete."""
+        if not self._recording:
             return
         assert self._client is not None
         assert self.out is not None
-        try:
-            self._client.fetch_recording(self._recording, self.out / "spool" / COLLECTIVES)
-        except (SimulatorError, OSError) as error:
-            text = f"report and timeline lack the collectives: the simulator's record did not arrive: {error}"
-            summary.setdefault("warnings", []).append(text)
+        for name, file in ((COLLECTIVES, self.out / "spool" / COLLECTIVES), (KERNELS, self.out / KERNELS)):
+            try:
+                self._client.fetch(name, file)
+            except (SimulatorError, OSError) as error:
+                text = f"the simulator's record did not arrive, so {name} is missing in the results: {error}"
+                summary.setdefault("warnings", []).append(text)
 
     def _end(self) -> None:
         self._progress.clear()
@@ -341,30 +386,6 @@ def _recorded(options: RunOptions, job: Job) -> tuple[tuple[int, int] | None, li
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-class Interrupted(PhantomError):
-    """The user interrupted the run before the job had started."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__("interrupted before the job had started")
-        self.status = 128 + number
-
-
-class _Signals:
-    """SIGINT, SIGTERM and SIGHUP become events while the run lasts."""
-
-    def __init__(self, events: queue.SimpleQueue[tuple[str, Any]]) -> None:
-        self._events = events
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._previous[number] = signal.signal(number, lambda n, _: self._events.put(("signal", n)))
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
 
 def _check_stand_ins(text: str) -> None:

@@ -13,8 +13,9 @@ from phantom.launch.agent import Agent
 from phantom.launch.logs import Follower, tail
 from phantom.launch.nodes import NodeAgents
 from phantom.launch.plan import PlannedProcess
-from phantom.launch.simulator import SimulatorClient, SimulatorProcess
-from phantom.terminal.progress import Progress
+from phantom.launch.simulator import Gone, SimulatorClient, SimulatorProcess
+from phantom.terminal import progress as display
+from phantom.wire.messages import Aborted, Progress
 
 FAILURE_GRACE_S = 3.0
 """After the first failed rank the others get so long to end by themselves: what they print may explain it."""
@@ -69,8 +70,9 @@ class Outcome:
     failure: Failure | None = None
     interrupted: int | None = None
     stuck: str | None = None  # what was awaited when the user interrupted a job in which nothing moved
-    aborted: dict[str, Any] | None = None
+    aborted: Aborted | None = None
     simulator_gone: str | None = None
+    agent_gone: str | None = None  # how the process that starts the ranks ended
     lost: str | None = None  # a simulated node that went away
     wall_s: float = 0.0
 
@@ -92,8 +94,9 @@ class Supervisor:
         processes: Sequence[PlannedProcess],
         events: queue.SimpleQueue[tuple[str, Any]],
         follower: Follower,
-        progress: Progress,
+        progress: display.Progress,
         quiet: bool = False,
+        keep: Callable[[dict[str, Any]], None] = lambda summary: None,
         log_lines: int = 20,
     ) -> None:
         self._agent = agent
@@ -105,11 +108,13 @@ class Supervisor:
         self._follower = follower
         self._progress = progress
         self._quiet = quiet
+        self._keep = keep
         self._log_lines = log_lines
         self._outcome = Outcome()
         self._deadline_s: float | None = None
         self._next_signal: int = signal.SIGTERM
         self._signalled = False
+        self._killed = False
 
     def run(self) -> Outcome:
         """Waits for the end of every process."""
@@ -156,6 +161,10 @@ class Supervisor:
             for name in message["processes"]:
                 self._ended(name, -signal.SIGKILL, lost=True)
         elif event == "gone" and self._running:
+            # Its children die with it, so that none of them is to blame.
+            if not self._signalled:
+                self._outcome.agent_gone = str(message.get("reason") or "it ended")
+            self._signalled = True
             for name in sorted(self._running):
                 self._ended(name, -signal.SIGKILL)
 
@@ -180,28 +189,39 @@ class Supervisor:
                 self._outcome.failure = failure
             self._end_after(FAILURE_GRACE_S)
 
-    def _from_simulator(self, message: dict[str, Any]) -> None:
-        if "gone" in message:
+    def _from_simulator(self, message: Progress | Gone) -> None:
+        if isinstance(message, Gone):
             if self._running and self._simulator is None:
-                self._simulator_gone(str(message["gone"]))
+                self._simulator_gone(message.reason)
             return
-        if message.get("abort"):
+        if message.summary is not None:
+            self._keep(message.summary)
+        if message.abort is not None:
             if self._outcome.aborted is None:
-                self._outcome.aborted = dict(message["abort"])
+                self._outcome.aborted = message.abort
                 self._end_after(ABORT_GRACE_S)
             return
-        self._progress.update(message)
+        self._progress.update(
+            {
+                "virtual_s": message.virtual_s,
+                "steps": message.steps,
+                "awaited": message.awaited,
+                "attached": message.attached,
+                "ranks": message.ranks,
+            }
+        )
 
     def _from_user(self, number: int) -> None:
         if self._outcome.interrupted is not None:
             self._agent.signal(signal.SIGKILL)  # asked twice
+            self._killed = True
             return
         self._outcome.interrupted = number
         self._outcome.stuck = self._progress.stuck()
         self._signalled = True
         self._agent.signal(signal.SIGTERM)
         self._next_signal = signal.SIGKILL
-        self._deadline_s = time.monotonic() + TERMINATE_GRACE_S
+        self._deadline_s = time.monotonic() + (0.0 if self._agent.is_stopped() else TERMINATE_GRACE_S)
 
     def _check_simulator(self) -> None:
         if self._simulator is not None and self._outcome.simulator_gone is None and self._running:
@@ -223,6 +243,9 @@ class Supervisor:
         if self._deadline_s is None or time.monotonic() < self._deadline_s:
             return
         self._signalled = True
+        if self._killed:
+            self._agent.kill()  # it does not do what it is asked: it may be stopped itself
         self._agent.signal(self._next_signal)
+        self._killed = self._next_signal == signal.SIGKILL
         self._next_signal = signal.SIGKILL
         self._deadline_s = time.monotonic() + TERMINATE_GRACE_S

@@ -9,6 +9,7 @@ from typing import Any
 from phantom.launch.options import RunOptions
 from phantom.launch.plan import Job
 from phantom.launch.supervisor import Outcome
+from phantom.wire.fields import AbortKind
 
 OK, USAGE, DEADLOCK, SIMULATOR = 0, 2, 3, 4
 
@@ -28,6 +29,7 @@ def judge(
     job: Job,
     outcome: Outcome,
     summary: dict[str, Any] | None,
+    partial: dict[str, Any] | None = None,
     trouble: str | None,
     attached: bool,
     ranks_seen: int,
@@ -36,12 +38,13 @@ def judge(
 ) -> Verdict:
     """Settles how the run went.
 
-    `summary`: the simulator's, None where it could not give one; `trouble`: why. `attached`: some process of
-    the job saw the virtual device; `ranks_seen`: how many became ranks. `orphans`: processes that had to be
-    ended afterwards.
+    `summary`: the simulator's, None where it could not give one; `trouble`: why; `partial`: the last one
+    before that. `attached`: some process of the job saw the virtual device; `ranks_seen`: how many became
+    ranks.
+    `orphans`: processes that had to be ended afterwards.
     """
     messages: list[str] = []
-    result = dict(summary) if summary is not None else _empty(options, job)
+    result = dict(summary or partial or _empty(options, job))
     result.setdefault("schema", 1)
     result["command"] = list(options.command)
     result["wall_s"] = round(wall_s, 3)
@@ -55,18 +58,31 @@ def judge(
         stuck = f" ({outcome.stuck})" if outcome.stuck else ""
         name = signal.Signals(outcome.interrupted).name
         messages.append(f"interrupted by {name}{stuck}; the summary holds the steps so far")
+        if trouble is not None:
+            messages.append(trouble)
         return Verdict(status=128 + outcome.interrupted, summary=result, messages=tuple(messages))
     if trouble is not None:
         result["status"] = "failed"
         messages.append(f"the simulator failed: {trouble}")
         warnings.append(messages[-1])
         return Verdict(status=SIMULATOR, summary=result, messages=tuple(messages))
-    aborted = outcome.aborted or {}
+    if outcome.agent_gone is not None:
+        result["status"] = "failed"
+        messages.append(
+            f"the process that starts the ranks ended, and they with it ({outcome.agent_gone}); the summary "
+            f"holds the steps so far"
+        )
+        warnings.append(messages[-1])
+        return Verdict(status=SIMULATOR, summary=result, messages=tuple(messages))
+    aborted = outcome.aborted
     # A lost peer is told by how its process ended, where that is known; a launcher hides which rank it was.
     known_peer = outcome.failure is not None and outcome.failure.rank is not None
-    if aborted and not (aborted.get("kind") == "peer-lost" and known_peer):
-        messages.append(f"{aborted.get('kind', 'abort')}: {aborted.get('message', '')}")
-    if known == "deadlock" or aborted.get("kind") == "deadlock":
+    if aborted is not None and not (aborted.kind is AbortKind.peer_lost and known_peer):
+        messages.append(f"{aborted.kind}: {aborted.message}")
+    if aborted is not None and aborted.kind is AbortKind.protocol:
+        result["status"] = "failed"
+        return Verdict(status=SIMULATOR, summary=result, messages=tuple(messages))
+    if known == "deadlock" or (aborted is not None and aborted.kind is AbortKind.deadlock):
         result["status"] = "deadlock"
         return Verdict(status=DEADLOCK, summary=result, messages=tuple(messages))
     failure = outcome.failure

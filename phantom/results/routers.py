@@ -16,9 +16,9 @@ def moe_routers(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
     """
     totals: dict[tuple[int, int, int], list[int]] = {}
     for report in reports:
-        for layer, experts, choices, calls, tokens, busiest in report.latest.get("moe_routers") or ():
-            row = totals.setdefault((layer, experts, choices), [0, 0, 0])
-            for column, value in enumerate((calls, tokens, busiest)):
+        for router in report.latest.moe_routers:
+            row = totals.setdefault((router.layer, router.experts, router.choices), [0, 0, 0])
+            for column, value in enumerate((router.calls, router.tokens, router.busiest)):
                 row[column] += value
     return [
         {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
+
+import msgspec
 
 from netsim.errors import NetsimError
 from netsim.network import Network
@@ -50,11 +52,12 @@ def summarize(
         "mfu": _utilisation(statistics.ranks, counted),
         "coverage": _coverage(statistics.ranks),
         "unpriced_ops": [
-            {"op": op, "count": count} for op, count in _ordered(_merged(statistics.ranks, "unpriced"))
+            {"op": op, "count": count}
+            for op, count in _ordered(_merged(report.latest.unpriced for report in statistics.ranks))
         ],
         "unknown_value_reads": [
             {"where": where, "count": count}
-            for where, count in _ordered(_merged(statistics.ranks, "unknown_reads"))
+            for where, count in _ordered(_merged(report.latest.unknown_reads for report in statistics.ranks))
         ],
         "moe_routers": moe_routers(statistics.ranks),
         "collectives": collective_totals(statistics, network),
@@ -71,7 +74,9 @@ def summarize(
         "stand_ins": _stand_ins(statistics.ranks),
         "warnings": _warnings(statistics) + (missing_steps(statistics) if status == "ok" else []),
         "faults": [
-            {"rank": rank, **fault} for rank, report in enumerate(statistics.ranks) for fault in report.faults
+            {"rank": rank, **msgspec.to_builtins(fault)}
+            for rank, report in enumerate(statistics.ranks)
+            for fault in report.faults
         ],
         "failure": None
         if engine.failure is None
@@ -97,7 +102,7 @@ def missing_steps(statistics: Statistics) -> list[str]:
     utilisation, leave those steps out."""
     lines = []
     for rank, count in sorted(statistics.step_count_by_rank.items()):
-        missing = count - len({row[0] for row in statistics.ranks[rank].steps})
+        missing = count - len({row.index for row in statistics.ranks[rank].steps})
         if missing > 0:
             lines.append(f"rank {rank} did not account for {missing} of its {count} steps: their compute, "
                          f"communication and idle times are missing under `ranks`")  # fmt: skip
@@ -105,7 +110,7 @@ def missing_steps(statistics: Statistics) -> list[str]:
 
 
 def _had_oom(report: RankReport) -> bool:
-    return bool(report.latest.get("oom")) or any(fault.get("kind") == "oom" for fault in report.faults)
+    return report.latest.oom or bool(report.faults)
 
 
 def step_times(statistics: Statistics, *, everything: bool) -> list[dict[str, Any]]:
@@ -116,8 +121,8 @@ def step_times(statistics: Statistics, *, everything: bool) -> list[dict[str, An
     """
     counts = statistics.step_count_by_rank
     complete = max(counts.values(), default=0) if everything else min(counts.values(), default=0)
-    firsts = [report.latest.get("first_kernel_ps", -1) for report in statistics.ranks]
-    before_ps = min((first for first in firsts if first is not None and first >= 0), default=0)
+    firsts = [report.latest.first_kernel_ps for report in statistics.ranks]
+    before_ps = min((first for first in firsts if first >= 0), default=0)
     steps: list[dict[str, Any]] = []
     for index in sorted(statistics.step_end_ps):
         if index >= complete:
@@ -144,24 +149,24 @@ def _rank(rank: int, report: RankReport, counted: Sequence[int]) -> dict[str, An
     first).
     """
     chosen = set(counted)
-    rows = sorted(report.steps)
-    sums = [sum(row[column] for row in rows if row[0] in chosen) / _PS for column in (2, 3, 4)]
+    rows = sorted(report.steps, key=lambda row: row.index)
+    counted_rows = [row for row in rows if row.index in chosen]
     latest = report.latest
     return {
         "rank": rank,
-        "steps_virtual_s": [(row[2] + row[3] + row[4]) / _PS for row in rows],
-        "compute_s": sums[0],
-        "exposed_communication_s": sums[1],
-        "idle_s": sums[2],
-        "peak_allocated_bytes": latest.get("peak_allocated_bytes", 0),
-        "peak_reserved_bytes": latest.get("peak_reserved_bytes", 0),
-        "ops": latest.get("ops", 0),
+        "steps_virtual_s": [(row.compute_ps + row.exposed_ps + row.idle_ps) / _PS for row in rows],
+        "compute_s": sum(row.compute_ps for row in counted_rows) / _PS,
+        "exposed_communication_s": sum(row.exposed_ps for row in counted_rows) / _PS,
+        "idle_s": sum(row.idle_ps for row in counted_rows) / _PS,
+        "peak_allocated_bytes": latest.peak_allocated_bytes,
+        "peak_reserved_bytes": latest.peak_reserved_bytes,
+        "ops": latest.ops,
         "oom": _had_oom(report),
-        "host_lazy_bytes": latest.get("host_lazy_bytes", 0),
-        "host_held_bytes": dict(latest.get("host_held_bytes") or {}),
+        "host_lazy_bytes": latest.host_lazy_bytes,
+        "host_held_bytes": dict(latest.host_held_bytes),
         "host_work": {
-            name: {"count": count, "virtual_s": ps / _PS}
-            for name, (count, ps) in sorted((latest.get("host_work") or {}).items())
+            name: {"count": work.count, "virtual_s": work.total_ps / _PS}
+            for name, work in sorted(latest.host_work.items())
         },
     }
 
@@ -174,19 +179,19 @@ def _utilisation(reports: Sequence[RankReport], counted: Sequence[int]) -> float
     ideal_ps = 0
     total_ps = 0
     for report in reports:
-        rows = [row for row in report.steps if row[0] in set(counted)]
-        total_ps += sum(row[2] + row[3] + row[4] for row in rows)
-        first_ps = report.latest.get("ideal_first_step_ps", 0) if 0 not in counted else 0
-        ideal_ps += report.latest.get("ideal_ps", 0) - first_ps
+        rows = [row for row in report.steps if row.index in set(counted)]
+        total_ps += sum(row.compute_ps + row.exposed_ps + row.idle_ps for row in rows)
+        first_ps = report.latest.ideal_first_step_ps if 0 not in counted else 0
+        ideal_ps += report.latest.ideal_ps - first_ps
     return ideal_ps / total_ps if ideal_ps > 0 and total_ps else None
 
 
 def _coverage(reports: Sequence[RankReport]) -> dict[str, float]:
     """Shares of device time by source; `unpriced` is a share of operators, as their time is not known."""
-    times = _merged(reports, "sources")
+    times = _merged(report.latest.sources for report in reports)
     total = sum(ps for source, ps in times.items() if source in ("measured", "predicted"))
-    unpriced = sum(_merged(reports, "unpriced").values())
-    ops = sum(int(report.latest.get("ops") or 0) for report in reports)
+    unpriced = sum(_merged(report.latest.unpriced for report in reports).values())
+    ops = sum(report.latest.ops for report in reports)
     return {
         "measured": times["measured"] / total if total else 0.0,
         "predicted": times["predicted"] / total if total else 0.0,
@@ -194,11 +199,10 @@ def _coverage(reports: Sequence[RankReport]) -> dict[str, float]:
     }
 
 
-def _merged(reports: Sequence[RankReport], key: str) -> Counter[str]:
+def _merged(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     merged: Counter[str] = Counter()
-    for report in reports:
-        for name, count in (report.latest.get(key) or {}).items():
-            merged[name] += count
+    for each in counts:
+        merged.update(each)
     return merged
 
 
@@ -264,9 +268,9 @@ def _kernel_classes(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
     counts: Counter[str] = Counter()
     times: Counter[str] = Counter()
     for report in reports:
-        for name, (count, ps) in (report.latest.get("kernels") or {}).items():
-            counts[name] += count
-            times[name] += ps
+        for name, total in report.latest.kernels.items():
+            counts[name] += total.count
+            times[name] += total.total_ps
     return [{"class": name, "count": counts[name], "virtual_s": ps / _PS} for name, ps in _ordered(times)]
 
 
@@ -274,10 +278,10 @@ def _top_kernels(reports: Sequence[RankReport], limit: int = 50) -> list[dict[st
     counts: Counter[tuple[str, str, str]] = Counter()
     times: Counter[tuple[str, str, str]] = Counter()
     for report in reports:
-        for name, source, count, ps, *rest in report.latest.get("top") or ():
-            key = (name, source, rest[0] if rest else "other")
-            counts[key] += count
-            times[key] += ps
+        for kernel in report.latest.top:
+            key = (kernel.name, kernel.source, kernel.klass)
+            counts[key] += kernel.count
+            times[key] += kernel.total_ps
     ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))[:limit]
     return [
         {
@@ -293,7 +297,7 @@ def _top_kernels(reports: Sequence[RankReport], limit: int = 50) -> list[dict[st
 
 def _stand_ins(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
     """Libraries that phantom stood in for, with the version that the stand-in follows and how many ranks."""
-    ranks = Counter(pair for report in reports for pair in (report.latest.get("stand_ins") or {}).items())
+    ranks = Counter(pair for report in reports for pair in report.latest.stand_ins.items())
     return [
         {"library": name, "version": version, "ranks": count}
         for (name, version), count in sorted(ranks.items())
@@ -305,7 +309,7 @@ def _warnings(statistics: Statistics) -> list[str]:
     lines = [text if count == 1 else f"{text} ({count} times)" for text, count in counted]
     by_text: dict[str, list[int]] = {}
     for rank, report in enumerate(statistics.ranks):
-        for text in report.latest.get("warnings") or ():
+        for text in report.latest.warnings:
             by_text.setdefault(text, []).append(rank)
     for text, ranks in sorted(by_text.items()):
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from netsim.cluster import ClusterSpec
 from netsim.network import Network
@@ -18,66 +18,47 @@ from phantom.engine.session import SessionState
 from phantom.results.limits import Placement
 from phantom.results.summary import summarize
 from phantom.serve.recorder import Recorder
+from phantom.wire.fields import AbortKind
+from phantom.wire.messages import OpenJob, Progress
 
 # How long RESOLVED may wait for company before it is sent by itself.
 _FLUSH_S = 0.002
 _TICK_S = 0.25
 _DRAIN_S = 2.0
+# A run that has opened its job watches it within this time.
+_WATCH_GRACE_S = 30.0
+# Summaries of the steps so far are made at most this often.
+_PARTIAL_S = 1.0
+SPOOL = "spool"
 # How long a rank that comes again waits for the other ranks of the first launch to end.
 _RELAUNCH_S = 20.0
 # Records taken from the queue before events are processed and answers sent; bounds the latency of both.
 _BATCHES_PER_ROUND = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRequest:
-    """What `phantom run` says of the job. Raises ValueError (`parse`) naming the field that is wrong."""
+class Partial(NamedTuple):
+    """The summary so far; `number` counts up with each new one."""
 
-    world_size: int
-    nodes: int
-    gpus_per_node: int
-    command: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    spool: tuple[Path | None, tuple[int, int]] | None = None
-    out: Path | None = None
-
-    @staticmethod
-    def parse(message: dict[str, Any]) -> JobRequest:
-        """Checks an OpenJob message."""
-        counts: dict[str, int] = {}
-        for name in ("world_size", "nodes", "gpus_per_node"):
-            value = message.get(name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"OpenJob: {name} must be a whole number of at least 1, not {value!r}")
-            counts[name] = value
-        if counts["world_size"] > counts["nodes"] * counts["gpus_per_node"]:
-            raise ValueError(
-                f"OpenJob: world_size {counts['world_size']} is more than {counts['nodes']} nodes x "
-                f"{counts['gpus_per_node']} GPUs"
-            )
-        environment = message.get("environment") or {}
-        options = message.get("options") or {}
-        if not isinstance(environment, dict) or not isinstance(options, dict):
-            raise ValueError("OpenJob: environment and options must be maps")
-        command = message.get("command") or []
-        return JobRequest(
-            **counts,
-            command=tuple(str(word) for word in command),
-            environment={str(key): str(value) for key, value in environment.items()},
-            options=options,
-            spool=Recorder.wanted(message),
-            out=Path(message["out"]) if isinstance(message.get("out"), str) else None,
-        )
+    number: int
+    summary: dict[str, Any]
 
 
 class Job:
     """Runs the engine. Every public method may be called from any thread."""
 
     def __init__(
-        self, request: JobRequest, *, cluster: ClusterSpec, seed: int, options: EngineOptions
+        self,
+        request: OpenJob,
+        *,
+        token: str,
+        folder: Path,
+        cluster: ClusterSpec,
+        seed: int,
+        options: EngineOptions,
     ) -> None:
         self.request = request
+        self.token = token
+        self.folder = folder
         self._cluster = cluster
         self._seed = seed
         self._options = options
@@ -89,7 +70,12 @@ class Job:
         self._open_sessions = 0
         self._started_s = time.monotonic()
         self._shown_s = 0.0
-        self.progress: dict[str, Any] = {}
+        self.progress: Progress | None = None
+        self.partial: Partial | None = None
+        self._partial_due_s = 0.0
+        self._partial_steps = 0
+        self._watchers = 0
+        self._was_watched = False
         self.aborted = threading.Event()
         self.closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="phantom-engine", daemon=True)
@@ -107,12 +93,10 @@ class Job:
         engine = Engine(network, world_size=request.world_size, options=self._options)
         engine.statistics.placement = Placement(self._cluster, request.gpus_per_node)
         recorder = None
-        if request.spool is not None:
-            folder, steps = request.spool
-            assert folder is not None
+        if request.record_steps is not None:
             recorder = Recorder(
-                folder,
-                steps=steps,
+                self.folder / SPOOL,
+                steps=request.record_steps,
                 network=network,
                 statistics=engine.statistics,
                 communicators=lambda: engine.communicators,
@@ -131,6 +115,35 @@ class Job:
         if self._recorder is not None:
             self._recorder.close()
         self._network, self._engine, self._recorder = self._make_engine()
+
+    # Who is there
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """While a `phantom run` watches the job."""
+        with self._lock:
+            self._watchers += 1
+            self._was_watched = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers -= 1
+
+    def is_live(self) -> bool:
+        """Whether somebody still takes part: ranks, the run that watches, or one that is about to."""
+        with self._lock:
+            about_to = not self._was_watched and time.monotonic() - self._started_s < _WATCH_GRACE_S
+            present = self._open_sessions > 0 or self._watchers > 0 or about_to
+        return present and not self.closed.is_set()
+
+    def describe(self) -> str:
+        """Whose job this is, for others."""
+        request = self.request
+        age_s = time.monotonic() - self._started_s
+        command = " ".join(request.command)[:60] or "unnamed"
+        by = f", by {request.opened_by}" if request.opened_by else ""
+        return f"{command}, {request.world_size} ranks, opened {age_s:.0f} s ago{by}"
 
     # Sessions
 
@@ -239,7 +252,7 @@ class Job:
                 outcome = error
             try:
                 # Also after an error: ranks that still wait are told that there is nothing to wait for.
-                self._engine.abort(JobError("shutdown", "the job was closed"))
+                self._engine.abort(JobError(AbortKind.shutdown, "the job was closed"))
                 self._send(flush=True)
             finally:
                 self.closed.set()
@@ -285,7 +298,7 @@ class Job:
             except Exception as error:
                 # A fault of ours must end the job with a reason, not leave every rank waiting for an answer.
                 traceback.print_exc()
-                self._engine.abort(JobError("protocol", f"the simulator itself failed: {error!r}"))
+                self._engine.abort(JobError(AbortKind.protocol, f"the simulator itself failed: {error!r}"))
                 self._send(flush=True)
 
     def _round(self) -> None:
@@ -331,8 +344,20 @@ class Job:
         if now_s - self._shown_s >= 0.1:
             self._shown_s = now_s
             self.progress = self._describe()
+            self._keep_partial(self.progress.steps, now_s)
 
-    def _describe(self) -> dict[str, Any]:
+    def _keep_partial(self, steps: int, now_s: float) -> None:
+        """Makes the summary so far when there is a new step, for at most a fiftieth of this thread's time."""
+        if steps <= self._partial_steps or now_s < self._partial_due_s or self._engine.failure is not None:
+            return
+        summary = self._summary({}, True)
+        number = self.partial.number + 1 if self.partial is not None else 1
+        self.partial = Partial(number, summary)
+        self._partial_steps = steps
+        done_s = time.monotonic()
+        self._partial_due_s = done_s + max(_PARTIAL_S, 50 * (done_s - now_s))
+
+    def _describe(self) -> Progress:
         engine = self._engine
         horizon_ps = engine.horizon_ps()
         counts = engine.statistics.step_count_by_rank
@@ -341,13 +366,13 @@ class Job:
             for rank in range(self.request.world_size)
             if engine.session_state(rank) is not SessionState.EXPECTED
         ]
-        return {
-            "virtual_s": (engine.statistics.last_ps if horizon_ps is None else horizon_ps) / 1e12,
-            "steps": min((counts[rank] for rank in attached), default=0),
-            "awaited": engine.awaited(),
-            "attached": len(attached),
-            "ranks": self.request.world_size,
-        }
+        return Progress(
+            virtual_s=(engine.statistics.last_ps if horizon_ps is None else horizon_ps) / 1e12,
+            steps=min((counts[rank] for rank in attached), default=0),
+            awaited=engine.awaited(),
+            attached=len(attached),
+            ranks=self.request.world_size,
+        )
 
     def failure(self) -> JobError | None:
         """Why the engine ended the job, None if it did not."""

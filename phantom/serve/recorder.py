@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from netsim.errors import NetsimError
 from netsim.network import Network
@@ -43,24 +42,6 @@ class Recorder:
         self._log = CollectiveLog(folder / FILE)
         self._use = LinkUse(len(network.topology.links))
         network.keep_history = True
-
-    @staticmethod
-    def wanted(message: Mapping[str, Any]) -> tuple[Path | None, tuple[int, int]] | None:
-        """Folder and steps that OpenJob asks for; None where it asks for none.
-
-        The folder is None where RUN_DIR may be on another host: the run will fetch its record. Raises
-        ValueError for a folder that is not here.
-        """
-        spool = message.get("spool")
-        if not isinstance(spool, dict):
-            return None
-        first, last = spool["steps"]
-        if spool.get("fetch"):
-            return None, (int(first), int(last))
-        folder = Path(str(spool.get("folder", "")))
-        if not folder.is_absolute() or not folder.parent.is_dir():
-            raise ValueError(f"OpenJob: the spool folder {folder} is not on the simulator's host")
-        return folder, (int(first), int(last))
 
     def completed(self, operation: PendingOperation, end_ps: int) -> None:
         """An operation's end is final."""

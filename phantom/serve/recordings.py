@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import tempfile
 import threading
@@ -22,31 +21,30 @@ class Recordings:
         self._folders: dict[str, Path] = {}
         self._lock = threading.Lock()
 
-    def create(self) -> str:
-        """A key for a job's record; `folder` is where it goes."""
-        key = secrets.token_hex(8)
+    def create(self, key: str) -> Path:
+        """Makes the folder of a job by its token."""
+        folder = Path(tempfile.mkdtemp(prefix="phantom-recording-"))
         with self._lock:
-            self._folders[key] = Path(tempfile.mkdtemp(prefix="phantom-recording-"))
+            self._folders[key] = folder
             old = list(self._folders)[:-KEPT]
         for each in old:
             self.remove(each)
-        return key
-
-    def folder(self, key: str) -> Path:
-        """The folder of this key. Raises KeyError."""
-        return self._folders[key]
+        return folder
 
     def read(self, key: str, name: str) -> Iterator[bytes]:
-        """The record in chunks of at most CHUNK_BYTES; it is removed afterwards.
-
-        Raises KeyError for an unknown key.
+        """A file of the job in chunks of at most CHUNK_BYTES; it is removed afterwards, and the folder with
+        the last one. Raises KeyError for an unknown key and for a file that is not there.
         """
-        file = self._folders[key] / name
-        if file.exists():
-            with open(file, "rb") as source:
-                while chunk := source.read(CHUNK_BYTES):
-                    yield chunk
-        self.remove(key)
+        folder = self._folders[key]
+        file = next((path for path in folder.rglob(name)), None)
+        if file is None:
+            raise KeyError(name)
+        with open(file, "rb") as source:
+            while chunk := source.read(CHUNK_BYTES):
+                yield chunk
+        file.unlink(missing_ok=True)
+        if not any(path.is_file() for path in folder.rglob("*")):
+            self.remove(key)
 
     def remove(self, key: str) -> None:
         """Removes one record; without effect where it is gone."""

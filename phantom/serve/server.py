@@ -1,4 +1,4 @@
-"""The gRPC server: one job at a time, one stream per rank."""
+"""The gRPC server: one job at a time, one stream per rank. Every call presents a token (auth.py)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,37 @@ import threading
 from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 import msgpack
+import msgspec
 
 from netsim.cluster import ClusterSpec, load_cluster
 from netsim.errors import NetsimError
 from phantom.engine import EngineOptions
+from phantom.serve.auth import Gate, Keys
 from phantom.serve.config import cluster_digest, kernel_gpu, rank_config
-from phantom.serve.job import Job, JobRequest
+from phantom.serve.job import Job
 from phantom.serve.recorder import FILE
 from phantom.serve.recordings import Recordings
-from phantom.wire import simulator_pb2 as messages
+from phantom.wire import simulator_pb2 as protobuf
 from phantom.wire import simulator_pb2_grpc as service
-from phantom.wire.records import MAX_MESSAGE_BYTES
+from phantom.wire import token as tokens
+from phantom.wire.limits import MAX_MESSAGE_BYTES
+from phantom.wire.messages import (
+    Aborted,
+    CloseJob,
+    JobOpened,
+    Message,
+    OpenJob,
+    Progress,
+    RankExited,
+    Recording,
+    parse,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from phantom.kernels import CostModel
@@ -31,6 +47,11 @@ _THREADS = 4096
 _WATCH_S = 0.25
 KERNELS_FILE = "kernels.jsonl"
 """In a run's folder: one kernel per line, for `phantom kernels measure`."""
+
+KEPT_FILES = (FILE, KERNELS_FILE)
+"""What a run elsewhere may fetch."""
+
+_M = TypeVar("_M", bound=Message)
 _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -43,8 +64,10 @@ class Server:
 
     `cluster`: a ClusterSpec, or what `load_cluster` takes. `listen`: host:port, port 0 for any free one.
     `kernels` and `store`: where kernel costs come from (phantom.kernels.CostModel). `engine`: the engine's
-    switches. Raises netsim.errors.ClusterError for a bad cluster and phantom.kernels.UnknownGpuError for a
-    GPU nobody can price.
+    switches. `token`: what those who open a job must present; a new one if None (`server.token`). `folder`:
+    the run's folder where this is the simulator of one run; without it, jobs fetch their files. Raises
+    netsim.errors.ClusterError for a bad cluster and phantom.kernels.UnknownGpuError for a GPU that nobody can
+    price.
     """
 
     def __init__(
@@ -58,7 +81,10 @@ class Server:
         lookahead: bool = True,
         engine: EngineOptions | None = None,
         cost_model: CostModel | None = None,
+        token: str | None = None,
+        folder: Path | None = None,
     ) -> None:
+        self.token = token or tokens.new()
         self.cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
         self._listen = listen
         self._servicer = _Servicer(
@@ -66,6 +92,8 @@ class Server:
             seed=seed,
             options=replace(engine or EngineOptions(), lookahead=lookahead),
             costs=cost_model or _cost_model(self.cluster, kernels, store),
+            keys=Keys(self.token),
+            folder=folder,
         )
         self._server: grpc.Server | None = None
         self.address = ""
@@ -75,7 +103,11 @@ class Server:
         host, separator, _ = self._listen.rpartition(":")
         if not separator:
             raise OSError(f"listen address {self._listen!r} is not HOST:PORT")
-        server = grpc.server(futures.ThreadPoolExecutor(_THREADS, "phantom-rpc"), options=_GRPC_OPTIONS)
+        server = grpc.server(
+            futures.ThreadPoolExecutor(_THREADS, "phantom-rpc"),
+            options=_GRPC_OPTIONS,
+            interceptors=(Gate(self._servicer.keys),),
+        )
         service.add_SimulatorServicer_to_server(self._servicer, server)
         try:
             port = server.add_insecure_port(self._listen)
@@ -113,72 +145,102 @@ def _cost_model(cluster: ClusterSpec, kernels: str, store: str | None) -> CostMo
     return CostModel(kernel_gpu(cluster), store=store, mode=kernels)
 
 
-def _reply(content: dict[str, Any]) -> messages.JsonMessage:
-    return messages.JsonMessage(json=json.dumps(content))
+def _reply(message: Message) -> protobuf.JsonMessage:
+    return protobuf.JsonMessage(json=text_of(message))
 
 
 class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
-    def __init__(self, cluster: ClusterSpec, *, seed: int, options: EngineOptions, costs: CostModel) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        *,
+        seed: int,
+        options: EngineOptions,
+        costs: CostModel,
+        keys: Keys,
+        folder: Path | None,
+    ) -> None:
         self._cluster = cluster
         self._seed = seed
         self._options = options
         self._costs = costs
+        self.keys = keys
+        self._folder = folder
         self._recordings = Recordings()
         self._job: Job | None = None
+        self._opening = False
         self._lock = threading.Lock()
 
     # The life of a job
 
-    def OpenJob(self, request: messages.JsonMessage, context: grpc.ServicerContext) -> messages.JsonMessage:
-        message = _parse(request, context)
+    def OpenJob(self, request: protobuf.JsonMessage, context: grpc.ServicerContext) -> protobuf.JsonMessage:
+        wanted = _parse(OpenJob, request, context)
         with self._lock:
-            if self._job is not None and not self._job.abandoned():
-                _refuse(context, "FAILED_PRECONDITION", "this simulator is busy with another job")
-            try:
-                wanted = JobRequest.parse(message)
-                key = self._check(wanted, message)
-                if key is not None:
-                    assert wanted.spool is not None
-                    wanted = replace(wanted, spool=(self._recordings.folder(key), wanted.spool[1]))
-                options = self._options
-                if wanted.options.get("network_lookahead") is not None:
-                    options = replace(options, lookahead=bool(wanted.options["network_lookahead"]))
-                seed = wanted.options.get("seed")
-                job = Job(
-                    wanted,
-                    cluster=self._cluster,
-                    seed=self._seed if seed is None else int(seed),
-                    options=options,
+            if self._opening or (self._job is not None and self._job.is_live()):
+                other = self._job.describe() if self._job is not None else "being opened"
+                _refuse(
+                    context,
+                    "FAILED_PRECONDITION",
+                    f"this simulator runs another job ({other}); wait for its end, or start another "
+                    f"`phantom serve`",
                 )
-            except (ValueError, NetsimError) as error:
-                _refuse(context, "INVALID_ARGUMENT", str(error))
-            self._end_job()
-            self._costs.begin_job(ranks_per_server=min(wanted.world_size, wanted.gpus_per_node))
-            self._job = job
+            self._opening = True
+            previous, self._job = self._job, None
+        # A large network takes a while to build: not under the lock, which the end of the server needs too.
+        job = None
+        try:
+            if previous is not None and not previous.closed.is_set():
+                previous.close(statuses={}, interrupted=True)
+            job = self._make(wanted, tokens.new())
+        except (ValueError, NetsimError) as error:
+            _refuse(context, "INVALID_ARGUMENT", str(error))
+        finally:
+            with self._lock:
+                self._opening = False
+                self._job = job
+        assert job is not None
+        self._costs.begin_job(ranks_per_server=min(wanted.world_size, wanted.gpus_per_node))
+        self.keys.admit(job.token)
         config = rank_config(self._cluster, world_size=wanted.world_size, gpus_per_node=wanted.gpus_per_node)
-        return _reply(config if key is None else {**config, "recording": key})
+        return _reply(JobOpened(token=job.token, config=config, recording=self._folder is None))
 
-    def CloseJob(self, request: messages.JsonMessage, context: grpc.ServicerContext) -> messages.JsonMessage:
-        message = _parse(request, context)
+    def _make(self, wanted: OpenJob, token: str) -> Job:
+        """Builds the job. Raises ValueError, NetsimError."""
+        digest = wanted.cluster_digest
+        if digest is not None and digest != cluster_digest(self._cluster):
+            raise ValueError(
+                f"this simulator serves cluster {self._cluster.name}, the run means another one or another "
+                f"version of it ({wanted.cluster}); give both the same --cluster"
+            )
+        options = self._options
+        if wanted.options.network_lookahead is not None:
+            options = replace(options, lookahead=wanted.options.network_lookahead)
+        seed = self._seed if wanted.options.seed is None else wanted.options.seed
+        folder = self._folder or self._recordings.create(token)
+        return Job(wanted, token=token, folder=folder, cluster=self._cluster, seed=seed, options=options)
+
+    def CloseJob(self, request: protobuf.JsonMessage, context: grpc.ServicerContext) -> protobuf.JsonMessage:
+        message = _parse(CloseJob, request, context)
         job = self._current(context)
-        statuses = {str(rank): int(status) for rank, status in (message.get("statuses") or {}).items()}
-        summary = job.close(statuses=statuses, interrupted=bool(message.get("interrupted")))
+        summary = job.close(statuses=message.statuses, interrupted=message.interrupted)
         self._save_kernels(job, summary)
         self._tell_failures(summary)
         with self._lock:
             if self._job is job:
                 self._job = None
-        return _reply(summary)
+        return protobuf.JsonMessage(json=json.dumps(summary))
 
     def Recording(
-        self, request: messages.JsonMessage, context: grpc.ServicerContext
-    ) -> Iterator[messages.Chunk]:
-        key = str(_parse(request, context).get("recording"))
+        self, request: protobuf.JsonMessage, context: grpc.ServicerContext
+    ) -> Iterator[protobuf.Chunk]:
+        name = _parse(Recording, request, context).file
+        if name not in KEPT_FILES:
+            _refuse(context, "INVALID_ARGUMENT", f"the simulator keeps no file {name[:40]!r} of a job")
         try:
-            for content in self._recordings.read(key, FILE):
-                yield messages.Chunk(content=content)
+            for content in self._recordings.read(_token(context), name):
+                yield protobuf.Chunk(content=content)
         except KeyError:
-            _refuse(context, "NOT_FOUND", f"there is no record {key} of collectives here (any more)")
+            _refuse(context, "NOT_FOUND", "there is no record of this job here (any more)")
 
     def _tell_failures(self, summary: dict[str, Any]) -> None:
         """Warns of kernels that could not be measured, or whose arguments nobody expected."""
@@ -191,52 +253,33 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
             )
 
     def _save_kernels(self, job: Job, summary: dict[str, Any]) -> None:
-        """Writes what the job's kernels are, so that they can be measured elsewhere; on another host than the
-        run's folder there is nowhere to write to."""
-        folder = job.request.out
-        if folder is None or not folder.is_dir():
-            return
+        """Writes what the job's kernels are, so that they can be measured elsewhere."""
         try:
-            self._costs.save_requests(folder / KERNELS_FILE)
+            self._costs.save_requests(job.folder / KERNELS_FILE)
         except OSError as error:
             summary.setdefault("warnings", []).append(
-                f"cannot write {folder / KERNELS_FILE}: {error.strerror}"
+                f"cannot write {job.folder / KERNELS_FILE}: {error.strerror}"
             )
 
     def RankExited(
-        self, request: messages.JsonMessage, context: grpc.ServicerContext
-    ) -> messages.JsonMessage:
-        message = _parse(request, context)
-        try:
-            rank, status = int(message["rank"]), int(message["status"])
-        except (KeyError, TypeError, ValueError):
-            _refuse(context, "INVALID_ARGUMENT", "RankExited wants rank and status")
-        self._current(context).exited(rank, status)
-        return _reply({})
+        self, request: protobuf.JsonMessage, context: grpc.ServicerContext
+    ) -> protobuf.JsonMessage:
+        message = _parse(RankExited, request, context)
+        self._current(context).exited(message.rank, message.status)
+        return protobuf.JsonMessage(json="{}")
 
     def Watch(
-        self, request: messages.JsonMessage, context: grpc.ServicerContext
-    ) -> Iterator[messages.JsonMessage]:
+        self, request: protobuf.JsonMessage, context: grpc.ServicerContext
+    ) -> Iterator[protobuf.JsonMessage]:
         job = self._current(context)
-        told = False
-        while context.is_active():
-            over = job.closed.is_set()
-            failure = job.failure() if job.aborted.is_set() else None
-            if failure is not None and not told:
-                told = True
-                if failure.kind != "shutdown":
-                    yield _reply({"abort": {"kind": failure.kind, "message": failure.message}})
-            if over:
-                return
-            if job.progress:
-                yield _reply(job.progress)
-            (job.closed if told else job.aborted).wait(_WATCH_S)
+        with job.watched():
+            yield from _watch(job, context)
 
     # Ranks
 
     def Session(
-        self, request_iterator: Iterator[messages.RankBatch], context: grpc.ServicerContext
-    ) -> Iterator[messages.EngineBatch]:
+        self, request_iterator: Iterator[protobuf.RankBatch], context: grpc.ServicerContext
+    ) -> Iterator[protobuf.EngineBatch]:
         job = self._current(context)
         try:
             first = next(request_iterator)
@@ -268,47 +311,63 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
             batch = outgoing.get()
             if batch is None:
                 return
-            yield messages.EngineBatch(records=batch)
+            yield protobuf.EngineBatch(records=batch)
 
-    def Cost(self, request: messages.KernelBatch, context: grpc.ServicerContext) -> messages.CostBatch:
+    def Cost(self, request: protobuf.KernelBatch, context: grpc.ServicerContext) -> protobuf.CostBatch:
         try:
             costs = self._costs.cost_batch(request.kernels)
             factor = self._cluster.degrade.gpus.get(request.rank)
-            return messages.CostBatch(costs=costs if factor is None else _slower(costs, factor))
+            return protobuf.CostBatch(costs=costs if factor is None else _slower(costs, factor))
         except ValueError as error:
             _refuse(context, "INVALID_ARGUMENT", f"cannot read the kernels: {error}")
 
     # Inside
 
-    def _check(self, wanted: JobRequest, message: dict[str, Any]) -> str | None:
-        """Raises ValueError for a job that means another cluster; gives the key of a record to be fetched."""
-        digest = message.get("cluster_digest")
-        if digest is not None and digest != cluster_digest(self._cluster):
-            raise ValueError(
-                f"this simulator serves cluster {self._cluster.name}, the run means another one or another "
-                f"version of it ({message.get('cluster')}); give both the same --cluster"
-            )
-        return self._recordings.create() if wanted.spool is not None and wanted.spool[0] is None else None
-
     def _current(self, context: grpc.ServicerContext) -> Job:
+        """The job whose token the call presents."""
         job = self._job
-        if job is None:
+        if job is None or not tokens.same(_token(context), job.token):
             _refuse(
                 context,
                 "FAILED_PRECONDITION",
-                "no job is open on this simulator; start it with `phantom run`",
+                "the job of this call is over, or was never open here; start it with `phantom run`",
             )
         return job
 
-    def _end_job(self) -> None:
-        if self._job is not None and not self._job.closed.is_set():
-            self._job.close(statuses={}, interrupted=True)
-        self._job = None
-
     def shutdown(self) -> None:
+        """Ends the job, if any."""
         with self._lock:
-            self._end_job()
+            job, self._job = self._job, None
+        if job is not None and not job.closed.is_set():
+            job.close(statuses={}, interrupted=True)
         self._recordings.close()
+
+
+def _watch(job: Job, context: grpc.ServicerContext) -> Iterator[protobuf.JsonMessage]:
+    """What is told of a job until it is closed: its progress, and once why it was ended."""
+    told, shown = False, 0
+    while context.is_active():
+        over = job.closed.is_set()
+        failure = job.failure() if job.aborted.is_set() else None
+        progress = job.progress
+        if failure is not None and not told:
+            told = True
+            if failure.kind != "shutdown":
+                abort = Aborted(kind=failure.kind, message=failure.message)
+                yield _reply(msgspec.structs.replace(progress or Progress(), abort=abort))
+        if over:
+            return
+        if progress is not None:
+            partial = job.partial
+            if partial is not None and partial.number > shown:
+                shown = partial.number
+                progress = msgspec.structs.replace(progress, summary=partial.summary)
+            yield _reply(progress)
+        (job.closed if told else job.aborted).wait(_WATCH_S)
+
+
+def _token(context: grpc.ServicerContext) -> str:
+    return tokens.presented(context.invocation_metadata())
 
 
 def _refuse(context: grpc.ServicerContext, code: str, text: str) -> NoReturn:
@@ -324,11 +383,8 @@ def _slower(costs: bytes, factor: float) -> bytes:
     return packed
 
 
-def _parse(request: messages.JsonMessage, context: grpc.ServicerContext) -> dict[str, Any]:
+def _parse(kind: type[_M], request: protobuf.JsonMessage, context: grpc.ServicerContext) -> _M:
     try:
-        message = json.loads(request.json)
-        if not isinstance(message, dict):
-            raise ValueError("not a map")
+        return parse(kind, request.json)
     except ValueError as error:
-        _refuse(context, "INVALID_ARGUMENT", f"malformed message: {error}")
-    return message
+        _refuse(context, "INVALID_ARGUMENT", str(error))

@@ -1,12 +1,19 @@
-"""Regenerates simulator_pb2.py, simulator_pb2.pyi and simulator_pb2_grpc.py from simulator.proto.
+"""Writes what is generated: the records for C++, their page in the docs, and the gRPC service's modules.
 
-Run `python -m phantom.wire.generate` (needs grpcio-tools) after changing the .proto and commit the result.
+Run `python -m phantom.wire.generate` after a change of schema.py or simulator.proto (needs grpcio-tools), and
+commit the result.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+from phantom.wire import cpp, page
+
+ROOT = Path(__file__).parent.parent.parent
+GENERATED = {cpp.HEADER: cpp.generate, page.PAGE: page.generate}
+"""Files made from schema.py, below the repository's root."""
 
 
 def relax(source: str) -> str:
@@ -24,15 +31,24 @@ def relax(source: str) -> str:
     return source
 
 
-def main() -> None:
+def write_records() -> None:
+    """Writes the files that schema.py decides."""
+    for name, generate in GENERATED.items():
+        path = ROOT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = generate()
+        if not path.exists() or path.read_text() != text:  # an untouched header compiles nothing again
+            path.write_text(text)
+
+
+def write_service() -> None:
     """Runs protoc in this folder and rewrites its output in place. Raises RuntimeError if protoc fails."""
     from grpc_tools import protoc  # a build tool, absent at run time
 
     here = Path(__file__).parent
     # Compiled from the repository's root, so that the descriptor's name cannot collide with another's.
-    root = here.parent.parent
-    outputs = [f"--{kind}_out={root}" for kind in ("python", "pyi", "grpc_python")]
-    status = protoc.main(["", f"-I{root}", *outputs, str(here / "simulator.proto")])
+    outputs = [f"--{kind}_out={ROOT}" for kind in ("python", "pyi", "grpc_python")]
+    status = protoc.main(["", f"-I{ROOT}", *outputs, str(here / "simulator.proto")])
     if status != 0:
         raise RuntimeError(f"protoc ended with status {status}")
     for name in ("simulator_pb2.py", "simulator_pb2_grpc.py"):
@@ -41,4 +57,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write_records()
+    write_service()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine_talk import hello
+
+from phantom.wire import schema as wire
+from phantom.wire.fields import Backend, CollectiveKind, Dependency, Direction, Side, Tail
 from phantom.wire.records import pack, unpack
 
 Action = tuple[Any, ...]
-Tail = tuple[int, int, int]
+Point = tuple[int, int, int]
 
 HOST_PS = 1_000
 
@@ -26,7 +30,7 @@ class Client:
         self.now = 0
         self.pc = 0
         self.blocked: int | None = None
-        self.records: list[list[Any]] = [[1, {"rank": rank, "world_size": world, "protocol": 1}]]
+        self.records: list[wire.Record] = [hello(rank, world)]
         self.received = 0
         self.ends: dict[int, int] = {}
         self.operations: list[int] = []
@@ -34,7 +38,7 @@ class Client:
         self.answers: list[tuple[int, int]] = []
         self.aborted: tuple[str, str] | None = None
         self.over = False
-        self._streams: dict[str, Tail] = {}
+        self._streams: dict[str, Point] = {}
         self._nodes = 0
         self._requests = 0
         self._seq: dict[Any, int] = {}
@@ -52,23 +56,23 @@ class Client:
         """Takes an EngineBatch."""
         self.received += 1
         for record in unpack(batch):
-            if record[0] == 2:
-                assert record[1] == self.blocked
+            if isinstance(record, wire.Answer):
+                assert record.request == self.blocked
                 self.blocked = None
-                self.answers.append((record[1], record[2]))
-                self._after(record[2])
-            elif record[0] == 3:
-                for node, end in zip(record[1][::2], record[1][1::2], strict=True):
+                self.answers.append((record.request, record.value))
+                self._after(record.value)
+            elif isinstance(record, wire.Resolved):
+                for node, end in zip(record.ends[::2], record.ends[1::2], strict=True):
                     assert node not in self.ends, "RESOLVED twice"
                     self.ends[node] = end
-            elif record[0] == 4:
-                self.values.append((record[1], record[2], record[3]))
-            elif record[0] == 5:
-                self.aborted = (record[1], record[2])
+            elif isinstance(record, wire.ValueOf):
+                self.values.append((record.node, record.index, record.value))
+            elif isinstance(record, wire.Abort):
+                self.aborted = (record.kind, record.message)
 
     # Tails
 
-    def _tail(self, stream: str) -> Tail:
+    def _tail(self, stream: str) -> Point:
         node, offset, bound = self._streams.get(stream, (0, 0, 0))
         if node in self.ends and self.simplify:
             node, offset, bound = 0, 0, max(bound, self.ends[node] + offset)
@@ -78,7 +82,7 @@ class Client:
             node, offset, bound = 0, 0, max(bound, self.ends[node] + offset)
         return node, offset, bound
 
-    def _join(self, a: Tail, b: Tail) -> Tail:
+    def _join(self, a: Point, b: Point) -> Point:
         bound = max(a[2], b[2])
         if a[0] == b[0]:
             return a[0], max(a[1], b[1]), bound
@@ -86,7 +90,7 @@ class Client:
             kept = a if a[0] else b
             return kept[0], kept[1], bound
         node = self._new_node()
-        self.records.append([4, node, [[a[0], a[1]], [b[0], b[1]]], bound])
+        self.records.append(wire.Node(node, [Dependency(a[0], a[1]), Dependency(b[0], b[1])], bound))
         return node, 0, 0
 
     def _new_node(self) -> int:
@@ -110,7 +114,7 @@ class Client:
         assert self.blocked is None
         assert not self.over
         if self.pc == len(self.program):
-            self.records.append([17, {}])
+            self.records.append(wire.Bye())
             self.over = True
             return
         action = self.program[self.pc]
@@ -122,7 +126,7 @@ class Client:
         self.now += duration
 
     def _do_clock(self) -> None:
-        self.records.append([2, 0, self.now])
+        self.records.append(wire.Clock(0, self.now))
 
     def _do_kernel(self, stream: str, duration: int) -> None:
         node, offset, bound = self._tail(stream)
@@ -132,7 +136,7 @@ class Client:
         self._streams[stream] = self._join(self._tail(stream), self._tail(other))
 
     def _do_comm(self, name: str, ranks: list[int], backend: str) -> None:
-        self.records.append([6, name, ranks, backend, name])
+        self.records.append(wire.Comm(name, ranks, Backend(backend), name))
 
     def _do_collective(
         self, comm: str, kind: str, size: int, stream: str, clock: int = 0, **extra: Any
@@ -141,14 +145,26 @@ class Client:
         seq = self._seq[comm] = self._seq.get(comm, 0) + 1
         node = self._new_node()
         if clock:
-            self.records.append([2, clock, self.now])
+            self.records.append(wire.Clock(clock, self.now))
             self.now += 500
-        value = extra.pop("value", None)
-        record = [5, node, comm, seq, kind, "float32", size, -1, ready, clock, self.now, value, extra or None]
-        self.records.append(record)
+        self.records.append(
+            wire.Collective(
+                node,
+                comm,
+                seq,
+                CollectiveKind(kind),
+                "float32",
+                size,
+                -1,
+                Tail(*ready),
+                clock,
+                self.now,
+                **extra,
+            )
+        )
         if clock:
-            self.records.append([2, 0, self.now])
-            self.records.append([3, clock])
+            self.records.append(wire.Clock(0, self.now))
+            self.records.append(wire.ClockEnd(clock))
         self.operations.append(node)
         self._streams["comm " + comm] = (node, 0, 0)
 
@@ -162,21 +178,23 @@ class Client:
         for peer, is_send, size in entries:
             pair = (comm, group_rank, peer) if is_send else (comm, peer, group_rank)
             seq = self._seq[pair, is_send] = self._seq.get((pair, is_send), 0) + 1
-            sides.append([peer, is_send, seq, size, "float32", None, False])
-        self.records.append([7, node, comm, ready, 0, self.now, sides, "p.py:1"])
+            sides.append(Side(peer, is_send, seq, size, "float32"))
+        self.records.append(wire.P2P(node, comm, Tail(*ready), 0, self.now, sides, "p.py:1"))
         self.operations.append(node)
         self._streams["comm " + comm] = (node, 0, 0)
 
     def _do_transfer(self, direction: str, size: int, stream: str) -> None:
         node = self._new_node()
-        self.records.append([18, node, direction, size, True, self._tail(stream), 0, self.now])
+        self.records.append(
+            wire.Transfer(node, Direction(direction), size, True, Tail(*self._tail(stream)), 0, self.now)
+        )
         self.operations.append(node)
         self._streams[stream] = (node, 0, 0)
 
     def _do_sync(self, stream: str) -> None:
         tail = self._tail(stream)
         request = self._request(self._set_now)
-        self.records.append([8, request, 0, tail, self.now, f"synchronize {stream}"])
+        self.records.append(wire.Sync(request, 0, Tail(*tail), self.now, f"synchronize {stream}"))
 
     def _do_query(self, stream: str, if_done: int, if_not: int) -> None:
         def after(value: int) -> None:
@@ -184,18 +202,18 @@ class Client:
 
         tail = self._tail(stream)
         request = self._request(after)
-        self.records.append([9, request, 0, tail, self.now])
+        self.records.append(wire.Query(request, 0, Tail(*tail), self.now))
 
     def _do_post(self, key: str) -> None:
-        self.records.append([10, key, 0, self.now])
+        self.records.append(wire.Post(key, 0, self.now))
 
     def _do_wait(self, keys: list[str]) -> None:
         request = self._request(self._set_now)
-        self.records.append([11, request, 0, keys, self.now, "store.wait"])
+        self.records.append(wire.Wait(request, 0, keys, self.now, "store.wait"))
 
     def _do_add(self, key: str, amount: int, result: int) -> None:
         request = self._request(self._set_now)
-        self.records.append([13, request, 0, key, amount, result, self.now])
+        self.records.append(wire.Add(request, 0, key, amount, result, self.now))
 
     def _do_step(self, index: int) -> None:
-        self.records.append([14, index, self._tail("compute"), 0, self.now])
+        self.records.append(wire.Step(index, Tail(*self._tail("compute")), 0, self.now))

@@ -13,7 +13,11 @@ from engine_client import Client
 from engine_networks import ReplayNetwork
 
 from netsim.operation import Operation
-from phantom.wire.records import pack, unpack
+from phantom.wire import schema as wire
+from phantom.wire.fields import Tail
+from phantom.wire.records import decode, pack
+
+Asking = (wire.Sync, wire.Query, wire.Wait, wire.Add)
 
 
 class Reference:
@@ -24,10 +28,10 @@ class Reference:
         self.network = network
         self.nodes: dict[tuple[int, int], tuple[str, Any]] = {}
         self.ops: dict[Any, dict[str, Any]] = {}
-        self.comms: dict[str, tuple[list[int], str]] = {}
+        self.comms: dict[str, list[int]] = {}
         self.posts: dict[str, int] = {}
         self.adds: dict[str, list[tuple[int, int, int]]] = {}
-        self.waiting: list[tuple[int, list[Any]]] = []
+        self.waiting: list[tuple[int, Any]] = []
         self.steps: dict[int, dict[int, Any]] = {}
         self.started: dict[int, Any] = {}
 
@@ -40,19 +44,18 @@ class Reference:
             return None if any(end is None for end in ends) else max(e for e in ends if e is not None)
         deps, bound = data
         latest = bound
-        for dep, offset in deps:
-            end = self.end(rank, dep)
+        for dep in deps:
+            end = self.end(rank, dep.node)
             if end is None:
                 return None
-            latest = max(latest, end + offset)
+            latest = max(latest, end + dep.offset_ps)
         return latest
 
-    def tail(self, rank: int, tail: Any) -> int | None:
-        node, offset, bound = tail
-        if not node:
-            return bound
-        end = self.end(rank, node)
-        return None if end is None else max(bound, end + offset)
+    def tail(self, rank: int, tail: Tail) -> int | None:
+        if not tail.node:
+            return tail.bound_ps
+        end = self.end(rank, tail.node)
+        return None if end is None else max(tail.bound_ps, end + tail.offset_ps)
 
     def ready(self, op: dict[str, Any]) -> int | None:
         if len(op["posts"]) < op["need"]:
@@ -66,70 +69,77 @@ class Reference:
         end: int | None = self.ops[key]["end"]
         return end
 
-    def take(self, rank: int, record: list[Any]) -> None:
-        kind = record[0]
-        if kind == 4:
-            self.nodes[rank, record[1]] = ("join", (record[2], record[3]))
-        elif kind == 6:
-            self.comms[record[1]] = (record[2], record[3])
-        elif kind == 5:
-            _, node, comm, seq, what, dtype, size, root, tail, _, now, _, _ = record
-            ranks, _ = self.comms[comm]
-            size = 0 if what == "barrier" else size
-            operation = Operation(kind=what, ranks=tuple(ranks), size_bytes=size, dtype=dtype, root=root)
-            key = ("c", comm, seq)
-            self._post(key, len(ranks), operation, (rank, tail, now))
-            self.nodes[rank, node] = ("op", key)
-        elif kind == 7:
-            _, node, comm, tail, _, now, sides, _ = record
-            ranks, _ = self.comms[comm]
-            me = ranks.index(rank)
+    def take(self, rank: int, record: wire.Record) -> None:
+        if isinstance(record, wire.Node):
+            self.nodes[rank, record.node] = ("join", (record.dependencies, record.bound_ps))
+        elif isinstance(record, wire.Comm):
+            self.comms[record.comm] = record.ranks
+        elif isinstance(record, wire.Collective):
+            ranks = self.comms[record.comm]
+            size = 0 if record.kind == "barrier" else record.size_bytes
+            operation = Operation(
+                kind=str(record.kind),
+                ranks=tuple(ranks),
+                size_bytes=size,
+                dtype=record.dtype,
+                root=record.root,
+            )
+            key: Any = ("c", record.comm, record.seq)
+            self._post(key, len(ranks), operation, (rank, record.ready, record.now_ps))
+            self.nodes[rank, record.node] = ("op", key)
+        elif isinstance(record, wire.P2P):
+            me = self.comms[record.comm].index(rank)
             keys = []
-            for peer, is_send, seq, size, *_ in sides:
-                pair = (me, peer) if is_send else (peer, me)
-                keys.append(("p", comm, *pair, seq))
-                operation = Operation(kind="p2p", size_bytes=size, source=pair[0], destination=pair[1])
-                self._post(keys[-1], 2, operation, (rank, tail, now))
-            self.nodes[rank, node] = ("ops", keys)
-        elif kind == 18:
-            _, node, direction, size, _, tail, _, now = record
-            operation = Operation(kind="transfer", ranks=(rank,), size_bytes=size, direction=direction)
-            self._post(("t", rank, node), 1, operation, (rank, tail, now))
-            self.nodes[rank, node] = ("op", ("t", rank, node))
-        elif kind == 10:
-            self.posts[record[1]] = min(record[3], self.posts.get(record[1], record[3]))
-        elif kind == 14:
-            self.steps.setdefault(record[1], {})[rank] = record[2]
-        elif kind in (8, 9, 11, 13):
+            for side in record.sides:
+                pair = (me, side.peer) if side.is_send else (side.peer, me)
+                keys.append(("p", record.comm, *pair, side.seq))
+                operation = Operation(
+                    kind="p2p", size_bytes=side.size_bytes, source=pair[0], destination=pair[1]
+                )
+                self._post(keys[-1], 2, operation, (rank, record.ready, record.now_ps))
+            self.nodes[rank, record.node] = ("ops", keys)
+        elif isinstance(record, wire.Transfer):
+            operation = Operation(
+                kind="transfer", ranks=(rank,), size_bytes=record.size_bytes, direction=str(record.direction)
+            )
+            self._post(("t", rank, record.node), 1, operation, (rank, record.ready, record.now_ps))
+            self.nodes[rank, record.node] = ("op", ("t", rank, record.node))
+        elif isinstance(record, wire.Post):
+            self._set(record.key, record.now_ps)
+        elif isinstance(record, wire.Step):
+            self.steps.setdefault(record.index, {})[rank] = record.tail
+        elif isinstance(record, Asking):
             self.waiting.append((rank, record))
-            if kind == 13:
-                _, _, _, key, amount, result, now = record
-                self.adds.setdefault(key, []).append((result, amount, now))
-                self.posts[key] = min(now, self.posts.get(key, now))
+            if isinstance(record, wire.Add):
+                self.adds.setdefault(record.key, []).append((record.result, record.amount, record.now_ps))
+                self._set(record.key, record.now_ps)
+
+    def _set(self, key: str, now: int) -> None:
+        self.posts[key] = min(now, self.posts.get(key, now))
 
     def _post(self, key: Any, need: int, operation: Operation, post: Any) -> None:
         empty = {"need": need, "operation": operation, "posts": [], "start": None, "end": None}
         self.ops.setdefault(key, empty)["posts"].append(post)
 
-    def answer(self, rank: int, record: list[Any], horizon: int) -> int | None:
-        kind, now = record[0], record[4]
-        if kind == 8:
-            time = self.tail(rank, record[3])
+    def answer(self, rank: int, record: Any, horizon: int) -> int | None:
+        now = record.now_ps
+        if isinstance(record, wire.Sync):
+            time = self.tail(rank, record.tail)
             return None if time is None else max(time, now)
-        if kind == 9:
-            time = self.tail(rank, record[3])
+        if isinstance(record, wire.Query):
+            time = self.tail(rank, record.tail)
             if now > horizon or (time is None and not self.quiet_until(now)):
                 return None
             return 1 if time is not None and time <= now else 0
-        if kind == 11:
-            times = [self.posts.get(key) for key in record[3]]
+        if isinstance(record, wire.Wait):
+            times = [self.posts.get(key) for key in record.keys]
             known = [time for time in times if time is not None]
             if len(known) < len(times) or max(known) > max(horizon, now):
                 return None
             return max([now, *known])
-        _, _, _, key, _, result, now = record
-        below = [(amount, when) for value, amount, when in self.adds[key] if value <= result]
-        return max(when for _, when in below) if sum(amount for amount, _ in below) == result else None
+        below = [(amount, when) for value, amount, when in self.adds[record.key] if value <= record.result]
+        total = sum(amount for amount, _ in below)
+        return max(when for _, when in below) if total == record.result else None
 
     def quiet_until(self, now: int) -> bool:
         event = self.next_event()
@@ -169,11 +179,11 @@ class Reference:
             running = [client for client in self.clients if client.blocked is None and not client.over]
             horizon = min((client.now for client in running), default=1 << 62)
             answered = False
-            for entry in sorted(self.waiting, key=lambda entry: (entry[1][4], entry[0])):
+            for entry in sorted(self.waiting, key=lambda entry: (entry[1].now_ps, entry[0])):
                 value = self.answer(*entry, horizon)
                 if value is not None:
                     self.waiting.remove(entry)
-                    self.clients[entry[0]].receive(pack([2, entry[1][1], value]))
+                    self.clients[entry[0]].receive(pack(wire.Answer(entry[1].request, value)))
                     answered = True
                     break
             if answered:
@@ -184,7 +194,7 @@ class Reference:
             elif running:
                 client = min(running, key=lambda client: (client.now, client.rank))
                 client.step()
-                for record in unpack(client.take()):
+                for record in decode(client.take()).records:
                     self.take(client.rank, record)
             else:
                 break

@@ -7,7 +7,12 @@ from typing import Any
 from engine_networks import FixedNetwork, ReplayNetwork
 
 from phantom.engine import Engine, EngineOptions
+from phantom.wire import schema as wire
+from phantom.wire.fields import Backend, CollectiveKind, Side, Tail
+from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack, unpack
+
+NOW = Tail(0, 0, 0)
 
 
 class Talk:
@@ -27,24 +32,25 @@ class Talk:
             now=lambda: self.seconds,
         )
         for rank in range(world):
-            self.say(rank, [1, {"rank": rank, "world_size": ranks or world, "protocol": 1}])
+            self.say(rank, hello(rank, ranks or world))
 
-    def say(self, rank: int, *records: list[Any]) -> dict[int, list[list[Any]]]:
+    def say(self, rank: int, *records: wire.Record) -> dict[int, list[wire.Record]]:
         """Sends records of one rank; returns all replies by rank, without WELCOME."""
         self.engine.feed(rank, pack(*records))
         return self.listen()
 
-    def listen(self) -> dict[int, list[list[Any]]]:
+    def listen(self) -> dict[int, list[wire.Record]]:
         """Runs the engine and returns the replies."""
         self.engine.run()
-        replies: dict[int, list[list[Any]]] = {}
+        replies: dict[int, list[wire.Record]] = {}
         for rank, batches in self.engine.poll(flush=True).items():
-            found = [record for batch in batches for record in unpack(batch) if record[0] != 1]
+            found = [record for batch in batches for record in unpack(batch)]
+            found = [record for record in found if not isinstance(record, wire.Welcome)]
             if found:
                 replies[rank] = found
         return replies
 
-    def wait(self, seconds: float) -> dict[int, list[list[Any]]]:
+    def wait(self, seconds: float) -> dict[int, list[wire.Record]]:
         """Lets real time pass."""
         self.seconds += seconds
         self.engine.tick()
@@ -56,11 +62,15 @@ class Talk:
         return self.engine.failure.kind, self.engine.failure.message
 
 
-def comm(name: str, ranks: list[int], backend: str = "nccl") -> list[Any]:
-    return [6, name, ranks, backend, name]
+def hello(rank: int, world: int, *, protocol: int = PROTOCOL) -> wire.Hello:
+    return wire.Hello(protocol=protocol, rank=rank, world_size=world)
 
 
-def collective(node: int, seq: int = 1, **changes: Any) -> list[Any]:
+def comm(name: str, ranks: list[int], backend: str = "nccl") -> wire.Comm:
+    return wire.Comm(name, ranks, Backend(backend), name)
+
+
+def collective(node: int, seq: int = 1, **changes: Any) -> wire.Collective:
     """An all_reduce of 1000 bytes in group "g", ready at 0, posted at 100."""
     given: dict[str, Any] = {
         "comm": "g",
@@ -70,21 +80,21 @@ def collective(node: int, seq: int = 1, **changes: Any) -> list[Any]:
         "root": -1,
         "tail": [0, 0, 0],
         "now": 100,
-        "value": None,
         "where": "train.py:1",
+        **changes,
     }
-    extra = {key: changes.pop(key) for key in ("op", "want", "in_splits", "out_splits") if key in changes}
-    given.update(changes)
-    extra["where"] = given["where"]
-    return [
-        5, node, given["comm"], seq, given["kind"], given["dtype"], given["size"], given["root"],
-        given["tail"], 0, given["now"], given["value"], extra,
-    ]  # fmt: skip
+    now_ps, kind, size_bytes = given.pop("now"), CollectiveKind(given.pop("kind")), given.pop("size")
+    return wire.Collective(
+        node=node, seq=seq, kind=kind, size_bytes=size_bytes, ready=Tail(*given.pop("tail")), clock=0,
+        now_ps=now_ps, **given,
+    )  # fmt: skip
 
 
-def sync(request: int, tail: list[int], now: int = 200, why: str = "synchronize at train.py:2") -> list[Any]:
-    return [8, request, 0, tail, now, why]
+def sync(request: int, tail: list[int], now: int = 200, why: str = "synchronize at train.py:2") -> wire.Sync:
+    return wire.Sync(request, 0, Tail(*tail), now, why)
 
 
-def p2p(node: int, entries: list[list[Any]], now: int = 100, where: str = "pipe.py:3") -> list[Any]:
-    return [7, node, "g", [0, 0, 0], 0, now, entries, where]
+def p2p(
+    node: int, entries: list[list[Any]], now: int = 100, where: str = "pipe.py:3", tail: Tail = NOW
+) -> wire.P2P:
+    return wire.P2P(node, "g", tail, 0, now, [Side(*entry) for entry in entries], where)

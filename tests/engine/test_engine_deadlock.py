@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from engine_talk import Talk, collective, comm, p2p, sync
 
+from phantom.wire import schema as wire
+from phantom.wire.fields import AbortKind, Account, Dependency, Tail
+from phantom.wire.limits import PROTOCOL
+
 GROUP = comm("g", [0, 1, 2])
 
 
@@ -20,7 +24,7 @@ def test_a_collective_called_by_some_ranks_only() -> None:
     everyone(talk, GROUP)
     talk.say(0, collective(1), sync(1, [1, 0, 0]))
     talk.say(1, collective(1), sync(1, [1, 0, 0], why="Event.synchronize at eval.py:9"))
-    replies = talk.say(2, [17, {}])
+    replies = talk.say(2, wire.Bye())
     kind, text = talk.failure()
     assert kind == "deadlock"
     lines = text.splitlines()
@@ -29,17 +33,19 @@ def test_a_collective_called_by_some_ranks_only() -> None:
     assert "waits for rank 2, which has not called it" in lines[1]
     assert "blocked in Event.synchronize at eval.py:9" in lines[2]
     assert "rank 2: finished" in lines[3]
-    assert {record[1] for rank in (0, 1) for record in replies[rank]} == {"deadlock"}
+    assert {record.kind for rank in (0, 1) for record in replies[rank] if isinstance(record, wire.Abort)} == {
+        "deadlock"
+    }
     assert 2 not in replies
 
 
 def test_nobody_waits_but_a_collective_is_left_over() -> None:
     talk = Talk(3)
     everyone(talk, GROUP)
-    talk.say(0, collective(1), [17, {}])
-    talk.say(1, [17, {}])
+    talk.say(0, collective(1), wire.Bye())
+    talk.say(1, wire.Bye())
     assert talk.engine.failure is None
-    talk.say(2, [17, {}])
+    talk.say(2, wire.Bye())
     assert talk.failure()[0] == "deadlock"
     assert "left behind: all_reduce #1 of group 'g'" in talk.failure()[1]
 
@@ -51,8 +57,8 @@ def test_sends_that_wait_for_each_other_on_one_stream() -> None:
     for rank in range(2):
         other = 1 - rank
         first = p2p(1, [[other, True, 1, 8, "float32", None, False]])
-        second = p2p(2, [[other, False, 1, 8, "float32", None, False]])
-        second[3] = [1, 0, 0]  # behind the first on the same stream
+        # Behind the first on the same stream.
+        second = p2p(2, [[other, False, 1, 8, "float32", None, False]], tail=Tail(1, 0, 0))
         talk.say(rank, first, second, sync(1, [2, 0, 0]))
     kind, text = talk.failure()
     assert kind == "deadlock"
@@ -72,14 +78,15 @@ def test_both_directions_in_one_launch_do_not_deadlock() -> None:
             [other, False, 1, 8, "float32", None, False],
         ]
         replies = talk.say(rank, p2p(1, sides), sync(1, [1, 0, 0]))
-        ends += [record[2] for records in replies.values() for record in records if record[0] == 2]
+        answers = [record for records in replies.values() for record in records]
+        ends += [record.value for record in answers if isinstance(record, wire.Answer)]
     assert ends == [100 + 5_000 + 56] * 2
 
 
 def test_a_key_that_nobody_sets() -> None:
     talk = Talk(2, outside_grace_s=5.0)
-    talk.say(0, [11, 1, 0, ["a", "b"], 50, "store.get at rdzv.py:4"])
-    talk.say(1, [10, "a", 0, 10], [17, {}])
+    talk.say(0, wire.Wait(1, 0, ["a", "b"], 50, "store.get at rdzv.py:4"))
+    talk.say(1, wire.Post("a", 0, 10), wire.Bye())
     assert talk.engine.failure is None  # a process outside the job might set it
     talk.wait(4.9)
     assert talk.engine.failure is None
@@ -93,8 +100,8 @@ def test_a_key_that_nobody_sets() -> None:
 def test_the_end_of_a_thread_that_waits_for_something_real(key: str) -> None:
     """A joined thread may write a checkpoint or wait for a process: no deadlock for a long while."""
     talk = Talk(2, outside_grace_s=5.0, stall_silence_s=30.0, join_grace_s=300.0)
-    talk.say(0, [11, 1, 0, [key], 50, "Thread.join at save.py:4"])
-    talk.say(1, [17, {}])
+    talk.say(0, wire.Wait(1, 0, [key], 50, "Thread.join at save.py:4"))
+    talk.say(1, wire.Bye())
     talk.wait(299.0)
     assert talk.engine.failure is None
     talk.wait(2.0)
@@ -173,15 +180,17 @@ def test_groups_whose_members_disagree() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        [99],
-        [4, 1, [[7, 0]], 0],
-        [8, 1, 0, [7, 0, 0], 0, "?"],
-        [5],
-        [2, 0, "soon"],
+        wire.Node(1, [Dependency(7, 0)], 0),
+        wire.Sync(1, 0, Tail(7, 0, 0), 0, "?"),
+        wire.Sync(1, 0, Tail(0, -1, 0), 0, "?"),
+        wire.Clock(0, 1 << 63),
+        wire.Step(7, Tail(0, 0, 0), 0, 5),
+        wire.Hello(protocol=PROTOCOL, rank=0, world_size=1),
+        collective(1, root=5),
         collective(1, comm="unknown"),
     ],
 )
-def test_nonsense_ends_the_job_and_names_the_rank(record: list[Any]) -> None:
+def test_nonsense_ends_the_job_and_names_the_rank(record: wire.Record) -> None:
     talk = Talk(1)
     talk.say(0, record)
     kind, text = talk.failure()
@@ -192,6 +201,6 @@ def test_nonsense_ends_the_job_and_names_the_rank(record: list[Any]) -> None:
 def test_lost_rank() -> None:
     talk = Talk(2)
     talk.engine.lost(1, "its process was killed")
-    assert talk.listen() == {0: [[5, "peer-lost", "rank 1 is gone: its process was killed"]]}
-    talk.say(0, [15, {"ops": 3}])
-    assert talk.engine.statistics.ranks[0].latest == {"ops": 3}  # partial results are still taken
+    assert talk.listen() == {0: [wire.Abort(AbortKind.peer_lost, "rank 1 is gone: its process was killed")]}
+    talk.say(0, wire.Stats(Account(ops=3)))
+    assert talk.engine.statistics.ranks[0].latest.ops == 3  # partial results are still taken

@@ -8,8 +8,9 @@ from engine_talk import Talk, collective, comm, p2p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantom.engine import values
-from phantom.wire.records import REDUCE_OPS, Payload
+from phantom.engine.collectives import TRAITS, Contribution
+from phantom.wire import schema as wire
+from phantom.wire.fields import Payload, ReduceOp
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "complex64"]
 
@@ -29,11 +30,11 @@ def tensor(value: Payload | None) -> torch.Tensor:
 def combine(kind: str, given: list[Payload | None], **options: object) -> list[Payload | None]:
     defaults: dict[str, object] = {
         "root": 0,
-        "op": "sum",
+        "op": ReduceOp.sum,
         "factors": [None] * len(given),
         "in_splits": [None] * len(given),
     }
-    return values.combine(kind, given, **{**defaults, **options})  # type: ignore[arg-type]
+    return TRAITS[kind].combine(Contribution(payloads=given, **{**defaults, **options}))  # type: ignore[arg-type]
 
 
 def defined(dtype: str, op: str) -> bool:
@@ -46,7 +47,7 @@ def defined(dtype: str, op: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "op"), [(dtype, op) for dtype in DTYPES for op in REDUCE_OPS if defined(dtype, op)]
+    ("dtype", "op"), [(dtype, op) for dtype in DTYPES for op in ReduceOp if defined(dtype, op)]
 )
 def test_reductions(dtype: str, op: str) -> None:
     kind = getattr(torch, dtype)
@@ -139,14 +140,14 @@ def test_what_is_unknown_or_too_large_is_nothing() -> None:
 
 def test_values_that_come_later() -> None:
     talk = Talk(2)
-    one = ["int64", 1, True, (1).to_bytes(8, "little")]
+    one = Payload("int64", 1, True, (1).to_bytes(8, "little"))
     for rank in range(2):
         talk.say(rank, comm("g", [0, 1]))
     talk.say(0, collective(1, size=8, dtype="int64", value="later", want=True))
     assert talk.say(1, collective(1, size=8, dtype="int64", value=one)) == {}
-    expected = [4, 1, 0, ["int64", 1, True, (2).to_bytes(8, "little")]]
-    assert talk.say(0, [19, 1, 0, one]) == {0: [expected]}
-    talk.say(0, [19, 1, 0, one])
+    expected = wire.ValueOf(1, 0, Payload("int64", 1, True, (2).to_bytes(8, "little")))
+    assert talk.say(0, wire.Supply(1, 0, one)) == {0: [expected]}
+    talk.say(0, wire.Supply(1, 0, one))
     assert talk.failure()[0] == "protocol"
 
 
@@ -154,8 +155,8 @@ def test_later_value_of_a_message_and_of_a_rank_that_left() -> None:
     talk = Talk(2)
     for rank in range(2):
         talk.say(rank, comm("g", [0, 1]))
-    value = ["int8", 1, True, b"\x05"]
+    value = Payload("int8", 1, True, b"\x05")
     talk.say(1, p2p(1, [[0, False, seq, 1, "int8", None, True] for seq in (1, 2)]))
     talk.say(0, p2p(1, [[1, True, seq, 1, "int8", "later", False] for seq in (1, 2)]))
-    assert talk.say(0, [19, 1, 1, value]) == {1: [[4, 1, 1, value]]}
-    assert [4, 1, 0, None] in talk.say(0, [17, {}])[1]
+    assert talk.say(0, wire.Supply(1, 1, value)) == {1: [wire.ValueOf(1, 1, value)]}
+    assert wire.ValueOf(1, 0, None) in talk.say(0, wire.Bye())[1]

@@ -11,7 +11,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
+from phantom.wire import schema as wire
+from phantom.wire.fields import Account, Tail
+from phantom.wire.limits import PROTOCOL
+from phantom.wire.records import encode, join, unpack
 
 READ_PS = 100_000
 STORE_PS = 60_000_000
@@ -65,17 +68,17 @@ class FakeExtension(types.ModuleType):
 
     def finish(self) -> None:
         self.log.append(("finish",))
-        self.record([17, {}])
+        self.record(wire.Bye())
 
-    def packed_stats(self) -> bytes:
-        return bytes(msgpack.packb({"ops": 1}))
+    def hello(self, **place: int) -> None:
+        self.record(wire.Hello(protocol=PROTOCOL, **place))
 
-    def record(self, record: list[Any]) -> None:
-        self.record_raw(msgpack.packb(record))
+    def send_stats(self) -> None:
+        self.record(wire.Stats(Account(ops=1)))
 
-    def record_raw(self, packed: bytes) -> None:
+    def record(self, record: wire.Record) -> None:
         with self.changed:
-            self.records.append(packed)
+            self.records.append(encode(record))
             self.changed.notify_all()
 
     def next_batch(self, timeout_s: float) -> tuple[bytes, int] | None:
@@ -83,19 +86,17 @@ class FakeExtension(types.ModuleType):
             self.changed.wait_for(lambda: self.records or self.closing, timeout_s)
             if not self.records:
                 return None if self.closing else (b"", self.received)
-            batch, self.records = b"".join(self.records), []
+            batch, self.records = join(self.records), []
             return batch, self.received
 
     def on_message(self, records: bytes) -> None:
-        unpacker = msgpack.Unpacker()
-        unpacker.feed(records)
         with self.changed:
             self.received += 1
-            for record in unpacker:
-                if record[0] == 2:
-                    self.answers[record[1]] = record[2]
-                elif record[0] == 5:
-                    self.abort_text = f"phantom: {record[1]}: {record[2]}"
+            for record in unpack(records):
+                if isinstance(record, wire.Answer):
+                    self.answers[record.request] = record.value
+                elif isinstance(record, wire.Abort):
+                    self.abort_text = f"phantom: {record.kind}: {record.message}"
             self.changed.notify_all()
 
     def abort(self, text: str) -> None:
@@ -118,7 +119,7 @@ class FakeExtension(types.ModuleType):
 
     def sync(self, bound_ps: int) -> None:
         self.requests += 1
-        self.record([8, self.requests, 0, [0, 0, bound_ps], self.clock_now_ps(), "test"])
+        self.record(wire.Sync(self.requests, 0, Tail(0, 0, bound_ps), self.clock_now_ps(), "test"))
         self.clock_merge(self.await_answer(self.requests))
 
     def has_clock(self) -> bool:
@@ -181,17 +182,17 @@ class FakeExtension(types.ModuleType):
     def post(self, key: str) -> None:
         self.log.append(("post", key))
         self.clock_advance_ps(STORE_PS)
-        self.record([10, key, self.local.id, self.clock_now_ps()])
+        self.record(wire.Post(key, self.local.id, self.clock_now_ps()))
 
     def forget(self, key: str) -> None:
         self.log.append(("forget", key))
-        self.record([12, key])
+        self.record(wire.Forget(key))
 
     def wait_begin(self, keys: list[str], why: str) -> int:
         self.log.append(("wait_begin", tuple(keys), why))
         self.requests += 1
         self.clock_advance_ps(STORE_PS)
-        self.record([11, self.requests, self.local.id, keys, self.clock_now_ps(), why])
+        self.record(wire.Wait(self.requests, self.local.id, keys, self.clock_now_ps(), why))
         return self.requests
 
     def wait_end(self, request: int) -> None:
@@ -202,13 +203,13 @@ class FakeExtension(types.ModuleType):
     def add(self, key: str, amount: int, result: int) -> None:
         self.log.append(("add", key, amount, result))
         self.requests += 1
-        self.record([13, self.requests, 0, key, amount, result, self.clock_now_ps()])
+        self.record(wire.Add(self.requests, 0, key, amount, result, self.clock_now_ps()))
         if self.open:
             self.clock_merge(self.await_answer(self.requests))
 
     def step_end(self, index: int) -> None:
         self.log.append(("step_end", index))
-        self.record([14, index, [0, 0, self.clock_now_ps()], 0, self.clock_now_ps()])
+        self.record(wire.Step(index, Tail(0, 0, self.clock_now_ps()), 0, self.clock_now_ps()))
 
     def spool_open(self, path: str, rank: int, first_step: int, last_step: int) -> None:
         self.log.append(("spool_open", path, rank, first_step, last_step))

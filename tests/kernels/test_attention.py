@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phantom.kernels import CostModel, KernelDescription
-from phantom.kernels.predict.attention import attention_shape, scratch_bytes
+from phantom.kernels.predict.fused_attention import attention_shape, scratch_bytes
 from phantom.kernels.request.description import TensorMeta, contiguous
 
 

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from launch.fake_simulator import FakeSimulator
+from phantom.wire.token import VARIABLE
+
+TOKEN = "what-admits-nodes-and-runs"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +61,7 @@ class Phantom:
         given = list(args)
         if self.simulator is not None and given[0] == "run":
             given[1:1] = ["--server", self.simulator.address]
-        env = {**os.environ, "PYTHONPATH": str(self.folder / "site"), **variables}
+        env = {**os.environ, "PYTHONPATH": str(self.folder / "site"), VARIABLE: TOKEN, **variables}
         env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
         code = PHANTOM if self.faked else PHANTOM.replace(PRETEND_BUILT, "")
         command = [sys.executable, "-c", code, *given]

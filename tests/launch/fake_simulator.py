@@ -17,9 +17,11 @@ from typing import Any
 import grpc
 import msgpack
 
+from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
 from phantom.wire import simulator_pb2_grpc as service
-from phantom.wire.records import EngineRecord, RankRecord, pack, unpack
+from phantom.wire.limits import PROTOCOL
+from phantom.wire.records import decode, pack
 
 
 class FakeSimulator(service.SimulatorServicer):
@@ -27,10 +29,10 @@ class FakeSimulator(service.SimulatorServicer):
 
     def __init__(self) -> None:
         self.job: dict[str, Any] = {}
-        self.records: dict[int, list[list[Any]]] = {}
+        self.records: dict[int, list[wire.RankRecord]] = {}
         self.exited: dict[int, int] = {}
         self.notices: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.abort_at_hello: list[Any] | None = None
+        self.abort_at_hello: wire.Abort | None = None
         self._server = grpc.server(futures.ThreadPoolExecutor(64))
         service.add_SimulatorServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -46,7 +48,8 @@ class FakeSimulator(service.SimulatorServicer):
 
     def OpenJob(self, request: Any, context: Any) -> Any:
         self.job = json.loads(request.json)
-        reply = {"device": {"name": "NVIDIA H100 80GB HBM3"}, "host": {}}
+        config = {"device": {"name": "NVIDIA H100 80GB HBM3"}, "host": {}}
+        reply = {"token": "the-job's-token", "config": config, "recording": False}
         return messages.JsonMessage(json=json.dumps(reply))
 
     def CloseJob(self, request: Any, context: Any) -> Any:
@@ -55,8 +58,8 @@ class FakeSimulator(service.SimulatorServicer):
         steps: dict[int, int] = {}
         for records in self.records.values():
             for record in records:
-                if record[0] == RankRecord.STEP:
-                    steps[record[1]] = max(steps.get(record[1], 0), record[4])
+                if isinstance(record, wire.Step):
+                    steps[record.index] = max(steps.get(record.index, 0), record.now_ps)
         listed = [{"index": index, "virtual_s": steps[index] / 1e12} for index in sorted(steps)]
         status = "interrupted" if self.end["interrupted"] else "ok"
         return messages.JsonMessage(
@@ -80,29 +83,33 @@ class FakeSimulator(service.SimulatorServicer):
     def Session(self, request_iterator: Any, context: Any) -> Iterator[Any]:
         for batch in request_iterator:
             answers = []
-            for record in unpack(batch.records):
+            decoded = decode(batch.records)
+            assert decoded.error is None, decoded.error
+            for record in decoded.records:
                 self.records.setdefault(batch.rank, []).append(record)
                 answers += self._answer(record)
             if answers:
                 yield messages.EngineBatch(records=pack(*answers))
 
-    def _answer(self, record: list[Any]) -> list[list[Any]]:
-        kind = record[0]
-        if kind == RankRecord.HELLO:
-            if self.abort_at_hello is not None:
-                return [self.abort_at_hello]
-            return [[EngineRecord.WELCOME, {}]]
-        if kind == RankRecord.SYNC:
-            return [[EngineRecord.ANSWER, record[1], max(record[4], record[3][2])]]
-        if kind == RankRecord.WAIT:
-            return [[EngineRecord.ANSWER, record[1], record[4]]]
-        if kind == RankRecord.ADD:
-            return [[EngineRecord.ANSWER, record[1], record[6]]]
-        if kind == RankRecord.QUERY:
-            return [[EngineRecord.ANSWER, record[1], 1]]
-        if kind in (RankRecord.COLLECTIVE, RankRecord.P2P, RankRecord.NODE, RankRecord.TRANSFER):
-            return [[EngineRecord.RESOLVED, [record[1], 0]]]
+    def _answer(self, record: wire.RankRecord) -> list[wire.Record]:
+        if isinstance(record, wire.Hello):
+            return [self.abort_at_hello or wire.Welcome(PROTOCOL, record.world_size)]
+        if isinstance(record, wire.Sync):
+            return [wire.Answer(record.request, max(record.now_ps, record.tail.bound_ps))]
+        if isinstance(record, (wire.Wait, wire.Add)):
+            return [wire.Answer(record.request, record.now_ps)]
+        if isinstance(record, wire.Query):
+            return [wire.Answer(record.request, 1)]
+        if isinstance(record, (wire.Collective, wire.P2P, wire.Node, wire.Transfer)):
+            return [wire.Resolved([record.node, 0])]
         return []
+
+
+def hello_of(simulator: FakeSimulator, rank: int) -> wire.Hello:
+    """The first record of a rank."""
+    hello = simulator.records[rank][0]
+    assert isinstance(hello, wire.Hello)
+    return hello
 
 
 if __name__ == "__main__":

@@ -72,6 +72,31 @@ unclosed = open("unclosed.txt", "w")
 unclosed.write("written")
 """
 
+# isinstance asks `__class__` of what is no instance by its type: code that reads variables dropped by then.
+ASKS_AT_THE_END = """
+import typing
+import torch
+
+class Meta(type):
+    @property
+    def __class__(cls): return answer()
+
+class Proxy:
+    @property
+    def __class__(self): return answer()
+
+class Config(metaclass=Meta):
+    def copy(self): return Config
+def answer(): return NAMES["answer"]
+def held(config: typing.Optional[Proxy]): return NAMES
+NAMES = {"answer": str}
+torch.nn.functional.relu6 = held
+proxy = Proxy()
+torch.ones(1, device="cuda")
+unclosed = open("unclosed.txt", "w")
+unclosed.write("written")
+"""
+
 MOVED = """
 import os
 import torch
@@ -113,6 +138,7 @@ def real(tmp_path: Path) -> Phantom:
     runner.script("starts.py", AS_PYTHON_STARTS)
     runner.script("held.py", HELD)
     runner.script("moved.py", MOVED)
+    runner.script("asks.py", ASKS_AT_THE_END)
     return runner
 
 
@@ -158,6 +184,14 @@ def test_variables_that_inherited_modules_keep_alive_are_let_go(real: Phantom) -
     assert process.returncode == 0, err
     assert (real.folder / "unclosed.txt").read_text() == "written"
     assert (real.folder / "out" / "ranks" / "0.log").read_text() == "del Late True 0.0\n"
+
+
+def test_letting_go_runs_no_code_of_what_it_lets_go(real: Phantom) -> None:
+    process = real.start("run", "-q", "-G", "1", "--out", "out", "asks.py")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert (real.folder / "unclosed.txt").read_text() == "written"
+    assert (real.folder / "out" / "ranks" / "0.log").read_text() == ""
 
 
 def test_a_script_that_leaves_its_folder_finds_itself(real: Phantom) -> None:

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from launch.conftest import Phantom, wait_until_gone
-from launch.fake_simulator import FakeSimulator
+from launch.fake_simulator import FakeSimulator, hello_of
 from launch.test_run import HELLO, WAITING
 from phantom.launch.errors import UsageError
 from phantom.launch.link import LINE_LIMIT_BYTES, BadMessage, Link
 from phantom.launch.node import own_number
-from phantom.launch.nodes import PROTOCOL, NodeAgents, split_address
+from phantom.launch.node_messages import FROM_NODE, PROTOCOL, NodeJob, shown
+from phantom.launch.nodes import NodeAgents, split_address
 from phantom.launch.ports import free_ports
 
 Started = tuple[subprocess.Popen[str], list[subprocess.Popen[str]]]
@@ -60,8 +62,8 @@ def test_every_node_starts_its_share(
     assert "node 1" in err
     assert "total 4" in out
     assert [node.wait(timeout=30) for node in nodes] == [0, 0]
-    places = [simulator.records[rank][0][1] for rank in range(4)]
-    assert [(place["node"], place["local_rank"]) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    places = [hello_of(simulator, rank) for rank in range(4)]
+    assert [(place.node, place.local_rank) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for rank in range(4):
         assert "total 4" in (phantom.folder / "out" / "ranks" / f"{rank}.log").read_text()
     assert summary(phantom)["status"] == "ok"
@@ -145,14 +147,21 @@ def test_a_command_that_is_started_once_cannot_reach_other_nodes(phantom: Phanto
 
 # The listening side alone
 
+TOKEN = "what-admits-a-node"
+JOB = NodeJob(command=["x.py"], launch=None, nodes=2, gpus_per_node=1, ranks_per_node=1, out="/results")
+
 
 class Joined:
     """A node driven by the test."""
 
     def __init__(self, at: int, **hello: Any) -> None:
-        self.link = Link(socket.create_connection(("127.0.0.1", at)))
+        decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+        self.link = Link(socket.create_connection(("127.0.0.1", at)), decoder)
         place = {"event": "hello", "protocol": PROTOCOL, "node": 0, "host": "h", "address": "a", "port": 7}
-        self.link.send({**place, **hello})
+        self.send({**place, "token": TOKEN, **hello})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.link.send(message)  # type: ignore[arg-type]  # what a node may send, and what it may not
 
     def next(self) -> dict[str, Any] | None:
         return self.link.receive(timeout_s=10)
@@ -163,7 +172,8 @@ def listen(join_timeout_s: float) -> tuple[NodeAgents, queue.SimpleQueue[tuple[s
     agents = NodeAgents(
         listen="127.0.0.1:0",
         count=2,
-        job={"j": 1},
+        job=JOB,
+        token=TOKEN,
         events=events,
         say=lambda _: None,
         join_timeout_s=join_timeout_s,
@@ -186,15 +196,27 @@ def test_nodes_are_told_to_prepare_when_all_are_here(listening: Any, tmp_path: P
     assert told[0] == told[1]
     assert told[0] is not None
     assert told[0]["rendezvous"] == ["server-0", 29501]
-    assert (tmp_path / f"token-{told[0]['token']}").exists()
-    first.link.send({"event": "prepared"})
-    second.link.send({"event": "prepared"})
+    assert (tmp_path / told[0]["mark"]).exists()
+    first.send({"event": "prepared"})
+    second.send({"event": "prepared"})
     assert events.get(timeout=10) == ("agent", {"event": "ready"})
 
 
 @pytest.mark.parametrize(
     ("hello", "words"),
-    [({"node": 2}, "nodes 0 to 1"), ({"node": "x"}, "nodes 0 to 1"), ({"protocol": 0}, "protocol")],
+    [
+        ({"node": 2}, "nodes 0 to 1"),
+        ({"node": "x"}, "Expected `int`, got `str` - at `$.node`"),
+        ({"node": -1}, "Expected `int` >= 0"),
+        ({"protocol": 0}, "protocol"),
+        ({"port": 1 << 20}, "at `$.port`"),
+        ({"port": None}, "at `$.port`"),
+        ({"host": "a\x1b[2J"}, "at `$.host`"),
+        ({"address": ""}, "at `$.address`"),
+        ({"token": "another"}, "token is missing or another one"),
+        ({"token": ""}, "token is missing or another one"),
+        ({"more": 1}, "unknown field `more`"),
+    ],
 )
 def test_a_node_that_does_not_fit_is_refused(listening: Any, hello: dict[str, Any], words: str) -> None:
     reply = Joined(listening[0].port, **hello).next()
@@ -229,14 +251,46 @@ def test_health_checks_and_strangers_do_no_harm(listening: Any, tmp_path: Path) 
     socket.create_connection(("127.0.0.1", agents.port)).close()
     with socket.create_connection(("127.0.0.1", agents.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert stranger.recv(10) == b""
+        assert b"refuse" in stranger.recv(100)
     test_nodes_are_told_to_prepare_when_all_are_here(listening, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"event": "ended", "name": "rank 0", "status": 1 << 40},
+        {"event": "ended", "name": "\x1b]0;x\x07", "status": 0},
+        {"event": "orphans", "count": "many"},
+        {"event": "interrupted", "signal": 0},
+        {"event": "dance"},
+        {},
+    ],
+)
+def test_a_node_that_says_what_cannot_be_is_lost(
+    listening: Any, tmp_path: Path, message: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agents, events = listening
+    agents.environment({"PHANTOM_STATE": str(tmp_path)})
+    nodes = [Joined(agents.port, node=number) for number in range(2)]
+    for node in nodes:
+        assert node.next() is not None
+        node.send({"event": "prepared"})
+    assert events.get(timeout=10) == ("agent", {"event": "ready"})
+    nodes[1].send(message)
+    _, lost = events.get(timeout=10)
+    assert (lost["event"], lost["node"]) == ("lost", 1)
+    assert "(node 1) is lost: it sent a malformed message" in lost["reason"]
+    assert "\x1b" not in capsys.readouterr().err + lost["reason"]
+
+
+def test_text_of_others_is_shown_without_control_characters() -> None:
+    assert shown("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"
 
 
 def test_lines_are_bounded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname())
-        link = Link(server.accept()[0])
+        link = Link(server.accept()[0], FROM_NODE)
         with pytest.raises(TimeoutError):
             link.receive(timeout_s=0.05)
         writer = threading.Thread(target=lambda: _send_forever(sender), daemon=True)
@@ -273,7 +327,8 @@ def test_a_port_in_use_is_bad_usage() -> None:
         NodeAgents(
             listen=f"127.0.0.1:{taken.getsockname()[1]}",
             count=1,
-            job={},
+            job=JOB,
+            token=TOKEN,
             events=queue.SimpleQueue(),
             say=lambda _: None,
         )

@@ -10,7 +10,9 @@ import time
 import pytest
 
 from launch.conftest import Phantom, wait_until_gone
-from launch.fake_simulator import FakeSimulator
+from launch.fake_simulator import FakeSimulator, hello_of
+from phantom.wire import schema as wire
+from phantom.wire.fields import AbortKind
 
 HELLO = """
 import os, sys, torch, torch.distributed as dist
@@ -50,8 +52,8 @@ def test_ranks_run_the_script_as_python_would(phantom: Phantom, simulator: FakeS
     assert done.stdout.count("total 4") == 1
     for rank in range(4):
         assert "end" in (phantom.folder / "out" / "ranks" / f"{rank}.log").read_text()
-    places = [simulator.records[rank][0][1] for rank in range(4)]
-    assert [(place["local_rank"], place["node"], place["world_size"]) for place in places] == [
+    places = [hello_of(simulator, rank) for rank in range(4)]
+    assert [(place.local_rank, place.node, place.world_size) for place in places] == [
         (0, 0, 4), (1, 0, 4), (0, 1, 4), (1, 1, 4)]  # fmt: skip
     assert simulator.exited == {0: 0, 1: 0, 2: 0, 3: 0}
     summary = json.loads((phantom.folder / "out" / "summary.json").read_text())
@@ -89,7 +91,7 @@ def test_a_given_number_of_steps_ends_the_job(phantom: Phantom, simulator: FakeS
     done = phantom.run("run", "-G", "2", "--steps", "2", "--out", "out", script)
     assert done.returncode == 0, done.stderr
     assert "end" not in done.stdout
-    assert [record[1] for record in simulator.records[1] if record[0] == 14] == [0, 1]
+    assert [record.index for record in simulator.records[1] if isinstance(record, wire.Step)] == [0, 1]
 
 
 def test_torchrun_is_started_once_per_node(phantom: Phantom, simulator: FakeSimulator) -> None:
@@ -97,7 +99,7 @@ def test_torchrun_is_started_once_per_node(phantom: Phantom, simulator: FakeSimu
     done = phantom.run("run", "-N", "2", "-G", "2", "--out", "out", "--", "torchrun", script)
     assert done.returncode == 0, done.stderr
     assert sorted(simulator.records) == [0, 1, 2, 3]
-    assert [simulator.records[rank][0][1]["node"] for rank in range(4)] == [0, 0, 1, 1]
+    assert [hello_of(simulator, rank).node for rank in range(4)] == [0, 0, 1, 1]
     assert "total 4" in done.stdout
     assert "total 4" in (phantom.folder / "out" / "ranks" / "3.log").read_text()
 
@@ -237,11 +239,11 @@ os.wait()
     done = phantom.run("run", "-G", "1", "--out", "out", phantom.script("train.py", text))
     assert done.returncode == 0, done.stderr
     assert "child" in done.stdout
-    assert len([record for record in simulator.records[0] if record[0] == 1]) == 1
+    assert len([record for record in simulator.records[0] if isinstance(record, wire.Hello)]) == 1
 
 
 def test_an_abort_reaches_the_ranks(phantom: Phantom, simulator: FakeSimulator) -> None:
-    simulator.abort_at_hello = [5, "mismatch", "rank 1 called broadcast"]
+    simulator.abort_at_hello = wire.Abort(AbortKind.mismatch, "rank 1 called broadcast")
     text = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n" + (
         "import interpose._C as C\nC.sync(5)\n"
     )

@@ -11,12 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 import torch  # noqa: F401 - the extension needs its libraries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interpose.extension import load
+from phantom.wire import schema as wire
+from phantom.wire.fields import Account
+from phantom.wire.records import decode, pack
 from report.synthetic import _union
 
 LATENCY_PS = 2_000_000
@@ -63,19 +66,20 @@ class Job:
     def resolve(self) -> None:
         """Ends all nodes, joins included, as the simulator would."""
         while (batch := extension.next_batch(0.0)) is not None and batch[0]:
-            unpacker = msgpack.Unpacker()
-            unpacker.feed(batch[0])
-            for record in unpacker:
-                if record[0] == 4:
-                    self.ends[record[1]] = max(record[3], *(self.ends[dep] + by for dep, by in record[2]))
-                elif record[0] == 15:
-                    self.take(record[1])
+            decoded = decode(batch[0])
+            assert decoded.error is None, decoded.error
+            for record in decoded.records:
+                if isinstance(record, wire.Node):
+                    ends = (self.ends[dep.node] + dep.offset_ps for dep in record.dependencies)
+                    self.ends[record.node] = max(record.bound_ps, *ends)
+                elif isinstance(record, wire.Stats):
+                    self.take(record.account)
         resolved = [number for entry in self.ends.items() for number in entry]
-        extension.on_message(msgpack.packb([3, resolved]))
+        extension.on_message(pack(wire.Resolved(resolved)))
 
-    def take(self, stats: dict[str, Any]) -> None:
-        for step in stats["steps"]:
-            self.settled[step[0]] = step[1:]
+    def take(self, account: Account) -> None:
+        for step in account.steps:
+            self.settled[step.index] = [step.end_ps, step.compute_ps, step.exposed_ps, step.idle_ps]
 
 
 job = Job()
@@ -99,7 +103,7 @@ def steps_add_up(operations: list[tuple[str, int, int]]) -> None:
         next(job.index)
     )  # an empty step: the one before is settled only when a newer one is marked
     job.resolve()
-    job.take(msgpack.unpackb(extension.packed_stats()))
+    job.take(msgspec.msgpack.decode(extension.packed_stats(), type=Account))
     got_end, compute, exposed, idle = job.settled[index]
     begin = job.step_end
     if begin < 0:

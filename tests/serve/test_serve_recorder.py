@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,27 +10,26 @@ from typing import Any
 
 import grpc
 import pytest
+from serve_client import Stub, open_job
 
 from netsim.nccl.collectives import WIRE_FACTOR
 from phantom.serve import Server
 from phantom.serve.recorder import Recorder
 from phantom.timeline.collectives import read_all
+from phantom.wire import schema as wire
 from phantom.wire import simulator_pb2 as messages
-from phantom.wire import simulator_pb2_grpc as service
+from phantom.wire.fields import Backend, CollectiveKind, Side, Tail
+from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import pack
 
 ENDED_WELL = messages.JsonMessage(json='{"statuses": {"0": 0, "1": 0}}')
-KINDS = ("all_reduce", "all_gather", "all_reduce")
+KINDS = tuple(CollectiveKind(kind) for kind in ("all_reduce", "all_gather", "all_reduce"))
 
 
-def _open(stub: Any, **content: Any) -> dict[str, Any]:
-    return dict(json.loads(stub.OpenJob(messages.JsonMessage(json=json.dumps(content)), timeout=20).json))
-
-
-def _messages(rank: int) -> list[list[Any]]:
+def _messages(rank: int) -> list[wire.Record]:
     """Each rank sends to the other, in one launch each way."""
-    both = [[1 - rank, is_send, 0, 1 << 20, "float32", None, False] for is_send in (rank == 0, rank != 0)]
-    return [[7, 90, "c", [0, 0, 10**10], 0, 10**10, both, None]]
+    both = [Side(1 - rank, is_send, 0, 1 << 20, "float32") for is_send in (rank == 0, rank != 0)]
+    return [wire.P2P(90, "c", Tail(0, 0, 10**10), 0, 10**10, both, "")]
 
 
 def _rank(
@@ -43,15 +41,19 @@ def _rank(
         while (records := out.get()) is not None:
             yield messages.RankBatch(rank=rank, records=records)
 
-    records: list[list[Any]] = [[1, {"rank": rank, "world_size": 2, "protocol": 1}]]
-    records.append([6, "c", [0, 1], "nccl", "default_pg"])
+    records: list[wire.Record] = [wire.Hello(protocol=PROTOCOL, rank=rank, world_size=2)]
+    records.append(wire.Comm("c", [0, 1], Backend.nccl, "default_pg"))
     for step, kind in enumerate(KINDS):
         node, now = step + 1, 10**9 * step + 1000 * rank
-        collective = [5, node, "c", step, kind, "float32", 1 << 20, -1, [0, 0, now], 0, now, None, None]
-        records += [collective, [14, step, [node, 0, 0], 0, now + 1]]
+        root = 0 if kind == CollectiveKind.broadcast else -1
+        records.append(
+            wire.Collective(node, "c", step, kind, "float32", 1 << 20, root, Tail(0, 0, now), 0, now)
+        )
+        records.append(wire.Step(step, Tail(node, 0, 0), 0, now + 1))
     records += _messages(rank) if messaging else []
-    records += [[8, 1, 0, [90 if messaging else len(KINDS), 0, 0], 10**9 * len(KINDS), "the end"]]
-    records += [[17, {}]] if leaves else []
+    last = Tail(90 if messaging else len(KINDS), 0, 0)
+    records.append(wire.Sync(1, 0, last, 10**9 * len(KINDS), "the end"))
+    records += [wire.Bye()] if leaves else []
     out.put(pack(*records))
     return out, stub.Session(batches())
 
@@ -61,10 +63,12 @@ def _opened_job(
     tmp_path: Path, *, steps: tuple[int, int] = (0, 1 << 62), messaging: bool = False, leaves: bool = True
 ) -> Iterator[tuple[Any, list[tuple[queue.SimpleQueue[bytes | None], Any]]]]:
     """The simulator of a recorded job of two ranks, and their sessions, which have sent everything."""
-    spool = {"folder": str(tmp_path / "spool"), "steps": list(steps)}
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+    with (
+        Server("h100-dgx", cost_model=None, folder=tmp_path) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):  # type: ignore[arg-type]
+        stub = Stub(channel, server.token)
+        open_job(stub, world_size=2, nodes=1, gpus_per_node=2, record_steps=list(steps))
         yield stub, [_rank(stub, rank, messaging=messaging, leaves=leaves) for rank in range(2)]
 
 
@@ -150,10 +154,9 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("phantom.serve.recordings.CHUNK_BYTES", 100)
-    spool = {"folder": "/not/here/spool", "steps": [0, 1 << 62], "fetch": True}
     with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        stub = service.SimulatorStub(channel)
-        reply = _open(stub, world_size=2, nodes=1, gpus_per_node=2, command=[], environment={}, spool=spool)
+        stub = Stub(channel, server.token)
+        open_job(stub, world_size=2, nodes=1, gpus_per_node=2, record_steps=[0, 1 << 62])
         sessions = [_rank(stub, rank) for rank in range(2)]
         for out, replies in sessions:
             out.put(None)
@@ -161,7 +164,7 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
         stub.CloseJob(ENDED_WELL, timeout=20)
         assert len(list(tmp_path.glob("phantom-recording-*"))) == 1
         if fetched:
-            asked = messages.JsonMessage(json=json.dumps({"recording": reply["recording"]}))
+            asked = messages.JsonMessage(json='{"file": "collectives.msgpack"}')
             chunks = [chunk.content for chunk in stub.Recording(asked, timeout=20)]
             assert len(chunks) > 1
             assert max(map(len, chunks)) <= 100
@@ -170,12 +173,3 @@ def test_a_run_elsewhere_fetches_its_record_in_chunks(
             with pytest.raises(grpc.RpcError, match="no record"):
                 list(stub.Recording(asked, timeout=20))
     assert not list(tmp_path.glob("phantom-recording-*"))  # nothing is left behind, fetched or not
-
-
-def test_a_folder_that_is_not_here_is_refused(tmp_path: Path) -> None:
-    with Server("h100-dgx", cost_model=None) as server, grpc.insecure_channel(server.address) as channel:  # type: ignore[arg-type]
-        spool = {"folder": str(tmp_path / "elsewhere" / "spool"), "steps": [0, 3]}
-        stub = service.SimulatorStub(channel)
-        with pytest.raises(grpc.RpcError, match="not on the simulator's host"):
-            _open(stub, world_size=1, nodes=1, gpus_per_node=1, command=[], environment={}, spool=spool)
-    assert not (tmp_path / "elsewhere").exists()

@@ -5,27 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from interpose.standins import finder, registry
+from interpose.standins import registry
 from standins.running import run_script
-
-
-@pytest.fixture
-def standins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The finder as in a job that allows all; what was imported is forgotten afterwards."""
-    monkeypatch.setenv("PHANTOM_CONFIG", json.dumps({"stand_ins": "all"}))
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    finder.install()
-    yield
-    for name in list(sys.modules):
-        if name.partition(".")[0] in registry.BY_MODULE:
-            del sys.modules[name]
 
 
 def test_names_are_checked() -> None:
@@ -41,6 +27,13 @@ def test_probing_finds_the_stand_in_and_its_version(standins: None) -> None:
     assert importlib.metadata.version("apex") == "0.1"
     assert "apex" in importlib.metadata.packages_distributions()["amp_C"]
     assert importlib.util.find_spec("apex.there_is_none") is None
+
+
+def test_a_library_that_is_only_named_answers_imports_not_questions(standins: None) -> None:
+    assert importlib.util.find_spec("mamba_ssm") is None
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("mamba-ssm")
+    assert importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
 
 
 def test_outside_a_job_nothing_is_found(standins: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,23 +63,25 @@ def test_what_is_not_covered_is_named_with_the_remedy(tmp_path: Path) -> None:
         tmp_path,
         """
 import torch, apex
-assert not hasattr(apex, "RNN")
+from apex.contrib.bottleneck import Bottleneck
+from apex.contrib.focal_loss import focal_loss
 try:
-    from apex import RNN
+    Bottleneck(64, 64, 64)
+except NotImplementedError as error:
+    print(error)
+assert not hasattr(apex, "there_is_none")
+try:
+    from apex import there_is_none
 except ImportError as error:
     print(error)
 try:
-    import apex.contrib.bottleneck
+    import apex.there_is_no_module
 except ModuleNotFoundError as error:
-    print(error)
-try:
-    apex.amp.initialize
-except AttributeError as error:
     print(error)
 torch.ones(1, device="cuda")
 """,
     )
-    for name in ("apex.RNN", "'apex.contrib.bottleneck'", "apex.amp"):
+    for name in ("bottleneck.Bottleneck", "'there_is_none'", "'apex.there_is_no_module'"):
         line = next(line for line in log.splitlines() if name in line)
         assert "NVIDIA Apex" in line
         assert "--stand-ins none" in line

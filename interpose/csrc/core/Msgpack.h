@@ -66,6 +66,10 @@ class Packer {
       big<uint32_t>(uint32_t(n));
     }
   }
+  void longArray(uint32_t n) {  // always five bytes
+    put(0xdd);
+    big<uint32_t>(n);
+  }
   void map(size_t n) {
     if (n < 16) put(uint8_t(0x80 | n));
     else {

@@ -4,6 +4,7 @@
 #include "time/Clock.h"
 #include "core/Device.h"
 
+#include "core/Records.h"
 #include <numeric>
 
 namespace phantom {
@@ -24,13 +25,9 @@ uint64_t announceWait(const NodePtr& node, const std::string& what) {
   const std::string why = where.empty() ? what : what + " at " + where;
   clock.waiting = true;
   record([&](Packer& p) {
-    p.array(6);
-    p.integer(8);
-    p.integer(int64_t(request));
-    p.integer(clock.id);
-    packTail(p, Tail(node));
-    p.integer(clock.now_ps.load());
-    p.string(why);
+    wire::Sync{
+        .request = int64_t(request), .clock = clock.id, .tail = Tail(node), .now_ps = clock.now_ps.load(), .why = why}
+        .write(p);
   });
   flush();
   return request;

@@ -1,6 +1,7 @@
 #include "distributed/ProcessGroupComm.h"
 
 #include "time/Clock.h"
+#include "core/Records.h"
 #include "core/DtypeName.h"
 #include "time/Timeline.h"
 
@@ -29,17 +30,6 @@ int nextInstance(const std::string& base) {
   return made[base]++;
 }
 
-void packValueField(Packer& p, const std::string& payload, bool later) {
-  if (later) p.string("later");
-  else if (payload.empty()) p.nil();
-  else p.buffer().append(payload);  // a packed array of its own
-}
-
-void packIntegers(Packer& p, const std::vector<int64_t>& values) {
-  p.array(values.size());
-  for (int64_t v : values) p.integer(v);
-}
-
 }  // namespace
 
 Comm::Comm(const char* backend, std::string name, std::vector<int64_t> global_ranks, std::string shown_name)
@@ -58,12 +48,7 @@ void Comm::announce() {
   if (announced_) return;
   announced_ = true;
   record([&](Packer& p) {
-    p.array(5);
-    p.integer(6);
-    p.string(id_);
-    packIntegers(p, global_ranks_);
-    p.string(backend_);
-    p.string(shown_name_);
+    wire::Comm{.comm = id_, .ranks = global_ranks_, .backend = backend_, .label = shown_name_}.write(p);
   });
 }
 
@@ -74,45 +59,21 @@ void Comm::post(const CollectiveRecord& call) {
   announce();
   const int64_t sequence = sequence_++;
   record([&](Packer& p) {
-    p.array(13);
-    p.integer(5);
-    p.integer(int64_t(call.node->id));
-    p.string(id_);
-    p.integer(sequence);
-    p.string(call.kind);
-    p.string(dtypeName(call.dtype));
-    p.integer(call.bytes);
-    p.integer(call.root);
-    packTail(p, call.ready);
-    p.integer(clock.id);
-    p.integer(clock.now_ps.load());
-    packValueField(p, call.payload, call.value_later);
-    p.map(2 + size_t(call.op != nullptr) + size_t(call.has_factor) + size_t(!call.in_splits.empty()) +
-          size_t(!call.out_splits.empty()) + size_t(call.coalesced != 1));
-    p.string("want");
-    p.boolean(call.want);
-    p.string("where");
-    p.string(where);
-    if (call.op != nullptr) {
-      p.string("op");
-      p.string(call.op);
-    }
-    if (call.has_factor) {
-      p.string("factor");
-      p.real(call.factor);
-    }
-    if (!call.in_splits.empty()) {
-      p.string("in_splits");
-      packIntegers(p, call.in_splits);
-    }
-    if (!call.out_splits.empty()) {
-      p.string("out_splits");
-      packIntegers(p, call.out_splits);
-    }
-    if (call.coalesced != 1) {
-      p.string("coalesced");
-      p.integer(call.coalesced);
-    }
+    wire::Collective made{.node = int64_t(call.node->id), .comm = id_, .seq = sequence, .kind = call.kind};
+    made.dtype = dtypeName(call.dtype);
+    made.size_bytes = call.bytes;
+    made.root = call.root;
+    made.ready = call.ready;
+    made.clock = clock.id;
+    made.now_ps = clock.now_ps.load();
+    made.value = {.packed = call.payload, .later = call.value_later};
+    made.where = where;
+    made.want = call.want;
+    if (call.op != nullptr) made.op = call.op;
+    if (call.has_factor) made.factor = call.factor;
+    if (!call.in_splits.empty()) made.in_splits = call.in_splits;
+    if (!call.out_splits.empty()) made.out_splits = call.out_splits;
+    made.write(p);
   });
 }
 
@@ -122,27 +83,22 @@ void Comm::post(const NodePtr& node, const Tail& ready, int own_rank, const std:
   std::lock_guard<std::mutex> hold(mutex_);
   announce();
   record([&](Packer& p) {
-    p.array(8);
-    p.integer(7);
-    p.integer(int64_t(node->id));
-    p.string(id_);
-    packTail(p, ready);
-    p.integer(clock.id);
-    p.integer(clock.now_ps.load());
-    p.array(transfers.size());
+    wire::P2P made{
+        .node = int64_t(node->id), .comm = id_, .ready = ready, .clock = clock.id, .now_ps = clock.now_ps.load()};
+    made.where = where;
     for (const TransferRecord& t : transfers) {
       const auto pair = t.is_send ? std::make_pair(own_rank, t.peer) : std::make_pair(t.peer, own_rank);
-      p.array(7);
-      p.integer(t.peer);
-      p.boolean(t.is_send);
       // A rank's sends to and receives from itself count apart: each side numbers its own calls.
-      p.integer(transfers_[{t.is_send ? pair.first : -1 - pair.first, pair.second}]++);
-      p.integer(t.bytes);
-      p.string(dtypeName(t.dtype));
-      packValueField(p, t.payload, t.value_later);
-      p.boolean(t.want);
+      const int64_t sequence = transfers_[{t.is_send ? pair.first : -1 - pair.first, pair.second}]++;
+      made.sides.push_back({.peer = t.peer,
+                            .is_send = t.is_send,
+                            .seq = sequence,
+                            .size_bytes = t.bytes,
+                            .dtype = dtypeName(t.dtype),
+                            .value = {.packed = t.payload, .later = t.value_later},
+                            .want = t.want});
     }
-    p.string(where);
+    made.write(p);
   });
 }
 
@@ -152,11 +108,7 @@ std::string splitSuffix(int number, const std::vector<int>& parent_ranks) {
 
 void recordSupply(const NodePtr& node, uint32_t index, const std::string& payload) {
   record([&](Packer& p) {
-    p.array(4);
-    p.integer(19);
-    p.integer(int64_t(node->id));
-    p.integer(index);
-    packValueField(p, payload, false);
+    wire::Supply{.node = int64_t(node->id), .index = index, .value = {.packed = payload}}.write(p);
   });
 }
 

@@ -30,7 +30,6 @@ struct CollectiveRecord {
   bool has_factor = false;
   double factor = 0;
   std::vector<int64_t> in_splits, out_splits;  // elements
-  int64_t coalesced = 1;
 };
 
 // One transfer of a P2P record.

@@ -236,7 +236,6 @@ void ProcessGroupNccl::postGroup(const std::vector<Call*>& calls, c10::Device de
   record.dtype = first.sample().scalar_type();
   record.bytes = bytes;
   record.root = first.root;
-  record.coalesced = int64_t(calls.size());
   record.in_splits = first.in_splits;
   record.out_splits = first.out_splits;
   bool valued = true;

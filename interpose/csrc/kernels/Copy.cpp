@@ -4,6 +4,7 @@
 // the host side is pageable (cudaMemcpyAsync stages it: CUDA runtime API, "API synchronization behavior").
 #include "memory/Allocator.h"
 #include "time/Clock.h"
+#include "core/Records.h"
 #include "core/Config.h"
 #include "core/Device.h"
 #include "operators/OperatorCall.h"
@@ -41,15 +42,14 @@ void transfer(const char* direction, size_t bytes, bool is_pinned, c10::DeviceIn
       Tail ready = occupyStream(device, on, node, direction[0] == 'h' ? "copy host to device" : "copy device to host");
       Clock& clock = thisThreadClock();
       record([&](Packer& p) {
-        p.array(8);
-        p.integer(18);
-        p.integer(int64_t(node->id));
-        p.string(direction);
-        p.integer(int64_t(bytes));
-        p.boolean(is_pinned);
-        packTail(p, ready);
-        p.integer(clock.id);
-        p.integer(clock.now_ps.load());
+        wire::Transfer{.node = int64_t(node->id),
+                       .direction = direction,
+                       .size_bytes = int64_t(bytes),
+                       .pinned = is_pinned,
+                       .ready = ready,
+                       .clock = clock.id,
+                       .now_ps = clock.now_ps.load()}
+            .write(p);
       });
     };
     if (!captureCall(device, stream, run)) run(stream);

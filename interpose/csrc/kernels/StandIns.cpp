@@ -25,7 +25,7 @@ void packStandIns(Packer& p) {
     p.string(version);
   }
 }
-const StatsEntry stand_ins_entry("stand_ins", &packStandIns);
+const StatsEntry stand_ins_entry(wire::AccountField::kStandIns, &packStandIns);
 
 void bindStandIns(py::module_& m) {
   m.def("note_stand_in", [](const std::string& name, const std::string& version) {

@@ -4,6 +4,7 @@
 #include "memory/AddressSpace.h"
 #include "memory/Arena.h"
 #include "time/Clock.h"
+#include "core/Records.h"
 #include "core/Config.h"
 #include "memory/MemoryLog.h"
 #include "time/Session.h"
@@ -176,29 +177,14 @@ void DeviceMemory::outOfMemory(const Request& request, Lock& lock) {
   lock.unlock();  // observers may need the GIL
   const auto holders = holdersAtOom(device_);
   record([&](Packer& p) {
-    p.array(2);
-    p.integer(16);
-    p.map(8);
-    p.string("capacity_bytes");
-    p.integer(int64_t(capacity));
-    p.string("holders");
-    p.map(holders.size());
-    for (const auto& [category, bytes] : holders) {
-      p.string(category);
-      p.integer(bytes);
-    }
-    p.string("kind");
-    p.string("oom");
-    p.string("device");
-    p.integer(device_);
-    p.string("requested_bytes");
-    p.integer(int64_t(request.segment));
-    p.string("allocated_bytes");
-    p.integer(int64_t(allocated));
-    p.string("reserved_bytes");
-    p.integer(int64_t(reserved));
-    p.string("now_ps");
-    p.integer(thisThreadClock().now_ps.load());
+    wire::OutOfMemory{.device = device_,
+                      .requested_bytes = int64_t(request.segment),
+                      .capacity_bytes = int64_t(capacity),
+                      .allocated_bytes = int64_t(allocated),
+                      .reserved_bytes = int64_t(reserved),
+                      .now_ps = thisThreadClock().now_ps.load(),
+                      .holders = {holders.begin(), holders.end()}}
+        .write(p);
   });
   for (const auto& observer : observers) {
     observer(device_, int64_t(request.segment), int64_t(fraction_set_ ? allowed : total), int64_t(device_free));

@@ -54,19 +54,17 @@ const Binding bind_host_work([](pybind11::module_& m) {
   m.def("host_holds", &hostHolds, pybind11::arg("name"), pybind11::arg("bytes"));
 });
 
-const StatsEntry host_work_entry("host_work", [](Packer& p) {
+const StatsEntry host_work_entry(wire::AccountField::kHostWork, [](Packer& p) {
   HostWorkState& s = state();
   std::lock_guard<std::mutex> hold(s.mutex);
   p.map(s.work.size());
   for (const auto& [name, w] : s.work) {
     p.string(name);
-    p.array(2);
-    p.integer(w.count);
-    p.integer(w.total_ps);
+    wire::Total{.count = w.count, .total_ps = w.total_ps}.write(p);
   }
 });
 
-const StatsEntry host_held_entry("host_held_bytes", [](Packer& p) {
+const StatsEntry host_held_entry(wire::AccountField::kHostHeldBytes, [](Packer& p) {
   HostWorkState& s = state();
   std::lock_guard<std::mutex> hold(s.mutex);
   p.map(s.held_bytes.size() + 1);

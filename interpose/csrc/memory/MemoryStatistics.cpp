@@ -24,10 +24,12 @@ bool ranOutOfMemory() {
   return any;
 }
 
-const StatsEntry allocated_entry("peak_allocated_bytes", [](Packer& p) { p.integer(highestPeaks().first); });
-const StatsEntry reserved_entry("peak_reserved_bytes", [](Packer& p) { p.integer(highestPeaks().second); });
-const StatsEntry oom_entry("oom", [](Packer& p) { p.boolean(ranOutOfMemory()); });
-const StatsEntry lazy_entry("host_lazy_bytes", [](Packer& p) { p.integer(int64_t(hostLazyBytes())); });
+const StatsEntry allocated_entry(wire::AccountField::kPeakAllocatedBytes,
+                                 [](Packer& p) { p.integer(highestPeaks().first); });
+const StatsEntry reserved_entry(wire::AccountField::kPeakReservedBytes,
+                                [](Packer& p) { p.integer(highestPeaks().second); });
+const StatsEntry oom_entry(wire::AccountField::kOom, [](Packer& p) { p.boolean(ranOutOfMemory()); });
+const StatsEntry lazy_entry(wire::AccountField::kHostLazyBytes, [](Packer& p) { p.integer(int64_t(hostLazyBytes())); });
 
 }  // namespace
 }  // namespace phantom

@@ -79,13 +79,24 @@ void packValue(Packer& p, const c10::IValue& value) {
   }
 }
 
-void packHead(Packer& p, std::string_view op, size_t arguments, bool with_tf32) {
+void packOffsets(Packer& p, const std::vector<KnownOffsets>& offsets) {
+  p.string("offsets");
+  p.array(offsets.size());
+  for (const KnownOffsets& known : offsets) {
+    p.array(2);
+    p.integer(known.argument);
+    packInts(p, known.values);
+  }
+}
+
+void packHead(Packer& p, std::string_view op, size_t arguments, bool with_tf32,
+              const std::vector<KnownOffsets>& offsets = {}) {
   p.array(1);
   p.map(4);
   p.string("op");
   p.string(op);
   p.string("sm");
-  p.map(with_tf32 ? 2 : 0);
+  p.map((with_tf32 ? 2 : 0) + (offsets.empty() ? 0 : 1));
   if (with_tf32) {
     const uint64_t tf32 = tf32State();
     p.string("tf32");
@@ -93,6 +104,7 @@ void packHead(Packer& p, std::string_view op, size_t arguments, bool with_tf32) 
     p.string("conv_tf32");
     p.boolean(tf32 & 2);
   }
+  if (!offsets.empty()) packOffsets(p, offsets);
   p.string("args");
   p.array(arguments);
 }
@@ -113,7 +125,7 @@ void packOutput(Packer& p, const Call& call, const MetadataEntry& entry, const O
 
 std::string packRequest(const Call& call, const MetadataEntry& entry) {
   Packer p;
-  packHead(p, call.info.name, call.count, call.info.fp32_by_tf32);
+  packHead(p, call.info.name, call.count, call.info.fp32_by_tf32, call.offsets);
   for (size_t i = 0; i < call.count; ++i) packValue(p, call.argument(i));
   p.string("outs");
   p.array(entry.returns.size());

@@ -38,7 +38,8 @@ const Binding bind_dispatch([](py::module_& m) {
   m.def("set_metadata_capacity", &setMetadataCapacity);
 });
 
-const StatsEntry operators_entry("ops", [](Packer& p) { p.integer(int64_t(dispatchCounters().operators)); });
+const StatsEntry operators_entry(wire::AccountField::kOps,
+                                 [](Packer& p) { p.integer(int64_t(dispatchCounters().operators)); });
 
 }  // namespace
 }  // namespace phantom

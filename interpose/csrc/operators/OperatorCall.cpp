@@ -9,10 +9,13 @@
 #include "operators/DispatchGuards.h"
 #include "device/Generator.h"
 #include "values/ValueExecution.h"
+#include "values/Values.h"
+#include "values/ValueVersion.h"
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -23,6 +26,13 @@ std::atomic<uint64_t> g_operators{0}, g_hits{0}, g_misses{0};
 
 // Storages shared between arguments are looked for among the first few only: longer lists are optimizer states.
 constexpr size_t kAliasWindow = 8;
+// More packed sequences than this are taken as equal.
+constexpr int64_t kMaxOffsets = 65'537;
+
+bool guessed(const at::Tensor& tensor) {
+  const VersionPtr version = tensor.is_cuda() ? versionOf(tensor) : VersionPtr();
+  return version && version->guessed;
+}
 
 void hashTensor(const at::Tensor& tensor, MetadataHasher& hash) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -64,7 +74,31 @@ void Call::scan() {
   hash.add(uint64_t(c10::get_default_dtype_as_scalartype()));
   for (size_t i = 0; i < count; ++i) hashValue(stack[base + i], info.arguments[i].scalar, uint32_t(i), hash);
   if (info.fp32_by_tf32) hash.add(tf32State());
+  if (info.cost_by_offsets) readOffsets(hash);
   key = hash.key();
+}
+
+// Values that a guess took part in are no lengths of sequences: their argument counts as unknown.
+void Call::readOffsets(MetadataHasher& hash) {
+  for (const InputTensor& input : inputs) {
+    const at::Tensor& tensor = *input.tensor;
+    if (!info.arguments[input.argument].offsets || tensor.dim() != 1 || tensor.numel() < 2 ||
+        tensor.numel() > kMaxOffsets)
+      continue;
+    if (!c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) || guessed(tensor)) continue;
+    const std::optional<at::Tensor> value = tensor.is_cpu() ? tensor : knownValue(tensor);
+    if (!value) continue;
+    PlainDispatch plain;
+    const at::Tensor numbers = value->to(at::kLong).contiguous();
+    const int64_t* begin = numbers.const_data_ptr<int64_t>();
+    KnownOffsets known;
+    known.argument = input.argument;
+    known.values.assign(begin, begin + numbers.numel());
+    if (!std::is_sorted(known.values.begin(), known.values.end())) continue;
+    hash.add(0x30000 + input.argument);
+    for (int64_t number : known.values) hash.add(uint64_t(number));
+    offsets.push_back(std::move(known));
+  }
 }
 
 void Call::see(const at::Tensor& tensor, uint32_t argument, MetadataHasher& hash) {

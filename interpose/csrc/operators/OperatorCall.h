@@ -20,6 +20,12 @@ struct InputTensor {
   bool out = false;
 };
 
+// Where packed sequences begin, as far as the values of the argument are known now.
+struct KnownOffsets {
+  uint32_t argument = 0;
+  std::vector<int64_t> values;
+};
+
 class Call {
  public:
   Call(const OperatorInfo& operator_info, torch::jit::Stack& call_stack);
@@ -31,6 +37,7 @@ class Call {
   c10::SmallVector<InputTensor, 12> inputs;  // every defined tensor among the arguments, in order
   c10::Device device;                        // where the results live
   MetadataKey key;
+  std::vector<KnownOffsets> offsets;  // of arguments that are marked so; their values are part of `key`
 
   const c10::IValue& argument(size_t index) const { return stack[base + index]; }
   c10::ArrayRef<c10::IValue> arguments() const { return c10::ArrayRef<c10::IValue>(stack).slice(base, count); }
@@ -39,6 +46,7 @@ class Call {
   void scan();
   void see(const at::Tensor& tensor, uint32_t argument, class MetadataHasher& hash);
   void hashValue(const c10::IValue& value, ScalarHash how, uint32_t argument, class MetadataHasher& hash);
+  void readOffsets(class MetadataHasher& hash);
   bool have_device_ = false;
   bool first_was_host_ = false;
 };

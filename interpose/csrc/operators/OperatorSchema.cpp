@@ -15,6 +15,9 @@ const std::set<std::string> kFloatsAreSizes = {"arange", "range"};
 const std::set<std::string> kAllocatesOnly = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "lift", "lift_fresh"};
 
+// Where packed sequences begin, in the schemas of fused attention.
+const std::set<std::string> kOffsets = {"cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k"};
+
 // Index tensors, lengths and the like may live on the host: the CUDA build moves or reads them itself.
 const std::set<std::string> kHostTensorsAllowed = {"index",
                                                    "_unsafe_index",
@@ -166,6 +169,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle) : op(handle) {
     info.written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     info.out = info.written && argument.is_out();
     info.scalar = scalarHash(argument, floats_are_sizes, elementwise, foreach);
+    info.offsets = aten && base.find("attention") != std::string::npos && oneOf(kOffsets, argument.name());
+    cost_by_offsets = cost_by_offsets || info.offsets;
     writes = writes || info.written;
     random = random || argument.type()->str().find("Generator") != std::string::npos;
     arguments.push_back(info);

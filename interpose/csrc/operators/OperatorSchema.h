@@ -30,6 +30,7 @@ enum class Guess : uint8_t {
 struct ArgumentInfo {
   bool written = false;  // alias annotation with `!`
   bool out = false;      // keyword-only and written: its old value does not matter
+  bool offsets = false;  // where packed sequences begin: their values decide the cost
   ScalarHash scalar = ScalarHash::kByValue;
 };
 
@@ -48,7 +49,8 @@ struct OperatorInfo {
   bool host_tensors_allowed = false;  // CPU tensors with dimensions beside CUDA ones are no error
   bool elementwise = false;           // at::Tag::pointwise
   bool matrix_product = false;
-  bool fp32_by_tf32 = false;  // its cost depends on whether fp32 may take the TF32 units
+  bool fp32_by_tf32 = false;     // its cost depends on whether fp32 may take the TF32 units
+  bool cost_by_offsets = false;  // an argument is marked `offsets`
   Guess guess = Guess::kNone;
 };
 

@@ -24,10 +24,7 @@ struct Mark {
   Tail end;
   Picoseconds ideal_ps = 0;  // counted until then
 };
-struct SettledStep {
-  int64_t index;
-  Picoseconds end_ps, compute_ps, exposed_ps, idle_ps;
-};
+
 struct Interval {
   Picoseconds start_ps, end_ps;
 };
@@ -38,7 +35,7 @@ struct AccountingState {
   std::map<std::string, uint32_t> kernel_ids;
   std::deque<Span> spans;
   std::deque<Mark> marks;
-  std::vector<SettledStep> unsent;
+  std::vector<wire::SettledStep> unsent;
   Picoseconds first_kernel_ps = -1, settled_until_ps = -1;
   std::vector<std::string> warnings;
   std::set<std::string> warned;
@@ -50,7 +47,7 @@ struct AccountingState {
 AccountingState* g_accounting = new AccountingState;
 
 struct Entry {
-  std::string key;
+  wire::AccountField field;
   void (*pack)(Packer&);
 };
 std::vector<Entry>& entries() {
@@ -191,7 +188,6 @@ std::vector<Tail> unsettledTails() {
 void settleSteps(bool force) {
   AccountingState& state = *g_accounting;
   const Picoseconds earliest_ps = force ? INT64_MAX : earliestClock();
-  Packer packer;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
     // The newest mark may still be replaced by a later optimizer step of the same run, so it is settled only at the end.
@@ -205,40 +201,41 @@ void settleSteps(bool force) {
     if (!force && (state.unsent.empty() || now - state.last_sent < std::chrono::seconds(1))) return;
     state.last_sent = now;
   }
+  sendStats();
+}
+
+void sendStats() {
+  Packer packer;
   packer.array(2);
-  packer.integer(15);
-  packStats(packer, true);
+  packer.integer(int64_t(wire::RankRecord::kStats));
+  packStats(packer);
   record([&](Packer& out) { out.buffer().append(packer.buffer()); });
 }
 
-void packStats(Packer& p, bool with_totals) {
+void packStats(Packer& p) {
   AccountingState& state = *g_accounting;
   std::lock_guard<std::mutex> hold(state.mutex);
-  p.map(with_totals ? 9 + entries().size() : 2);
-  p.string("steps");
-  p.array(state.unsent.size());
-  for (const SettledStep& s : state.unsent) {
-    p.array(5);
-    for (Picoseconds v : {Picoseconds(s.index), s.end_ps, s.compute_ps, s.exposed_ps, s.idle_ps}) p.integer(v);
-  }
+  const auto put = [&p](wire::AccountField field, const auto& value) {
+    p.string(wire::kAccountFields[size_t(field)]);
+    wire::put(p, value);
+  };
+  p.map(9 + entries().size());
+  put(wire::AccountField::kSteps, state.unsent);
   state.unsent.clear();
-  p.string("first_kernel_ps");
-  p.integer(state.first_kernel_ps);
-  if (!with_totals) return;
-  p.string("ideal_first_step_ps");  // until the end of the first step, and of the last settled one
-  p.integer(std::max<Picoseconds>(state.ideal_first_step_ps, 0));
-  p.string("ideal_ps");
-  p.integer(state.ideal_settled_ps);
-  std::map<std::string, std::pair<uint64_t, Picoseconds>> classes;
-  std::map<std::string, Picoseconds> sources;
+  put(wire::AccountField::kFirstKernelPs, int64_t(state.first_kernel_ps));
+  // Until the end of the first step, and of the last settled one.
+  put(wire::AccountField::kIdealFirstStepPs, std::max<int64_t>(state.ideal_first_step_ps, 0));
+  put(wire::AccountField::kIdealPs, int64_t(state.ideal_settled_ps));
+  std::map<std::string, wire::Total> classes;
+  std::map<std::string, int64_t> sources;
   std::vector<const Kernel*> top;
-  std::map<std::string, uint64_t> unpriced;
+  std::map<std::string, int64_t> unpriced;
   for (const Kernel& k : state.kernels) {
     if (k.count == 0) continue;
-    if (k.source == "unpriced") unpriced[k.name] += k.count;
+    if (k.source == "unpriced") unpriced[k.name] += int64_t(k.count);
     auto& c = classes[k.klass];
-    c.first += k.count;
-    c.second += k.total_ps;
+    c.count += int64_t(k.count);
+    c.total_ps += k.total_ps;
     sources[k.source] += k.total_ps;
     top.push_back(&k);
   }
@@ -246,46 +243,23 @@ void packStats(Packer& p, bool with_totals) {
     return a->total_ps != b->total_ps ? a->total_ps > b->total_ps : a->name < b->name;
   });
   if (top.size() > 50) top.resize(50);
-  p.string("kernels");
-  p.map(classes.size());
-  for (auto& [name, c] : classes) {
-    p.string(name);
-    p.array(2);
-    p.integer(int64_t(c.first));
-    p.integer(c.second);
-  }
-  p.string("sources");
-  p.map(sources.size());
-  for (auto& [name, ps] : sources) {
-    p.string(name);
-    p.integer(ps);
-  }
-  p.string("top");
-  p.array(top.size());
+  std::vector<wire::TopKernel> longest;
   for (const Kernel* k : top) {
-    p.array(5);
-    p.string(k->name);
-    p.string(k->source);
-    p.integer(int64_t(k->count));
-    p.integer(k->total_ps);
-    p.string(k->klass);
+    longest.push_back(
+        {.name = k->name, .source = k->source, .count = int64_t(k->count), .total_ps = k->total_ps, .klass = k->klass});
   }
-  p.string("unpriced");
-  p.map(unpriced.size());
-  for (auto& [name, count] : unpriced) {
-    p.string(name);
-    p.integer(int64_t(count));
-  }
-  p.string("warnings");
-  p.array(state.warnings.size());
-  for (const std::string& w : state.warnings) p.string(w);
+  put(wire::AccountField::kKernels, classes);
+  put(wire::AccountField::kSources, sources);
+  put(wire::AccountField::kTop, longest);
+  put(wire::AccountField::kUnpriced, unpriced);
+  put(wire::AccountField::kWarnings, state.warnings);
   for (const Entry& e : entries()) {
-    p.string(e.key);
+    p.string(wire::kAccountFields[size_t(e.field)]);
     e.pack(p);
   }
 }
 
-StatsEntry::StatsEntry(const char* key, void (*pack)(Packer&)) { entries().push_back({key, pack}); }
+StatsEntry::StatsEntry(wire::AccountField field, void (*pack)(Packer&)) { entries().push_back({field, pack}); }
 
 void addWarning(const std::string& text) {
   std::lock_guard<std::mutex> hold(g_accounting->mutex);

@@ -1,6 +1,7 @@
 // Where each step's time went on this rank: device spans, settled once the simulator has fixed their nodes.
 #pragma once
 
+#include "core/Records.h"
 #include "core/Msgpack.h"
 #include "time/Timeline.h"
 
@@ -25,11 +26,12 @@ void addSpan(Span span);
 void markStep(int64_t index, Tail end);
 // Settles the steps that can be settled and sends STATS when there is news (at most once a second unless `force`).
 void settleSteps(bool force);
-void packStats(Packer& packer, bool with_totals);
+void sendStats();
+void packStats(Packer& packer);  // the account alone
 
-// Other parts add their own entries to STATS: `key` and a function that packs the value.
+// Other parts add their own entries to STATS: the field and a function that packs its value.
 struct StatsEntry {
-  StatsEntry(const char* key, void (*pack)(Packer&));
+  StatsEntry(wire::AccountField field, void (*pack)(Packer&));
 };
 void addWarning(const std::string& text);  // shown once each in the summary
 

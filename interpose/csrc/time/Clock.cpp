@@ -1,6 +1,7 @@
 #include "time/Clock.h"
 #include "time/ClockTokens.h"
 
+#include "core/Records.h"
 #include "core/Config.h"
 #include "time/OffClock.h"
 #include "time/Session.h"
@@ -129,11 +130,7 @@ Picoseconds modelledCost(HostWork kind) {
 void retire(Clock& clock) {
   clock.waiting = true;  // never reported again
   if (!sessionOpen()) return;
-  record([&](Packer& p) {
-    p.array(2);
-    p.integer(3);
-    p.integer(clock.id);
-  });
+  record([&](Packer& p) { wire::ClockEnd{.clock = clock.id}.write(p); });
 }
 
 }  // namespace

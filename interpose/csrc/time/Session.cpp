@@ -1,3 +1,4 @@
+#include "core/Records.h"
 #include "time/Session.h"
 
 #include "time/Clock.h"
@@ -9,6 +10,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <unordered_map>
 
 namespace phantom {
@@ -27,18 +29,39 @@ struct SessionState {
   std::condition_variable outgoing, incoming;
   bool open = false, closing = false, flush = false, said_bye = false;
   Packer packer;
+  uint32_t records = 0;   // in `packer`
   uint64_t received = 0;  // EngineBatches
   uint64_t next_node = 1, next_request = 1;
   std::unordered_map<uint64_t, NodePtr> unresolved;
   std::unordered_map<uint64_t, Picoseconds> answers;
-  std::unordered_map<uint64_t, ValueHandler> value_handlers;  // key: node * 4096 + index
+  // By node and place in its launch.
+  std::map<std::pair<uint64_t, uint64_t>, ValueHandler> value_handlers;
   std::optional<std::string> abort;
 };
 
 SessionState* g_session = new SessionState;
 std::atomic<bool> g_session_open{false};
 
-uint64_t valueKey(uint64_t node, uint64_t index) { return node * 4096 + index; }
+// A batch is one array of records, so that a part of one is never taken for the whole.
+std::string takeBatch(SessionState& state) {
+  Packer batch;
+  batch.longArray(state.records);
+  std::string out = std::move(batch.buffer());
+  out.append(state.packer.buffer());
+  state.packer.buffer().clear();
+  state.records = 0;
+  return out;
+}
+
+// Nodes and their ends in turn.
+void resolve(SessionState& state, const std::vector<int64_t>& ends) {
+  for (size_t i = 0; i + 1 < ends.size(); i += 2) {
+    auto found = state.unresolved.find(uint64_t(ends[i]));
+    if (found == state.unresolved.end()) continue;
+    found->second->end_ps.store(ends[i + 1], std::memory_order_release);
+    state.unresolved.erase(found);
+  }
+}
 
 // Clocks that moved since the simulator last heard of them. The caller holds the state's mutex.
 void packClocks(SessionState& state) {
@@ -48,10 +71,8 @@ void packClocks(SessionState& state) {
     const Picoseconds now = clock.now_ps.load();
     if (now == clock.reported_ps.load()) return;
     clock.reported_ps = now;
-    state.packer.array(3);
-    state.packer.integer(2);
-    state.packer.integer(clock.id);
-    state.packer.integer(now);
+    wire::Clock{.clock = clock.id, .now_ps = now}.write(state.packer);
+    ++state.records;
   });
 }
 
@@ -108,25 +129,16 @@ void record(const std::function<void(Packer&)>& write) {
   if (!state.open || state.said_bye) return;
   const bool first = state.packer.buffer().empty();
   write(state.packer);
+  ++state.records;
   if (first) state.outgoing.notify_all();
 }
 
 void sayBye() {
   record([](Packer& p) {  // holds the mutex
-    p.array(2);
-    p.integer(17);
-    p.map(0);
+    wire::Bye{}.write(p);
     g_session->said_bye = true;
   });
   flush();
-}
-
-void packTail(Packer& packer, Tail tail) {
-  tail.simplify();
-  packer.array(3);
-  packer.integer(tail.node ? int64_t(tail.node->id) : 0);
-  packer.integer(tail.node ? tail.offset_ps : 0);
-  packer.integer(tail.bound_ps);
 }
 
 void flush() {
@@ -154,57 +166,45 @@ std::optional<std::pair<std::string, uint64_t>> nextBatch(double timeout_s) {
   state.flush = false;
   packClocks(state);
   if (state.packer.buffer().empty() && state.closing) return std::nullopt;
-  std::string out;
-  out.swap(state.packer.buffer());
-  return std::make_pair(std::move(out), state.received);
+  if (state.packer.buffer().empty()) return std::make_pair(std::string(), state.received);
+  return std::make_pair(takeBatch(state), state.received);
 }
 
-void onMessage(std::string_view records) {
+void onMessage(std::string_view batch) {
   SessionState& state = *g_session;
   std::vector<std::pair<ValueHandler, std::optional<std::string>>> values;
   {
     std::lock_guard<std::mutex> hold(state.mutex);
     ++state.received;
-    Unpacker in(records);
-    while (!in.done()) {
-      size_t left = in.array();
-      const int64_t type = in.integer();
-      --left;
-      if (type == 2) {
-        const uint64_t request = uint64_t(in.integer());
-        state.answers[request] = in.integer();
-        left -= 2;
-      } else if (type == 3) {
-        size_t n = in.array();
-        for (; n >= 2; n -= 2) {
-          const uint64_t id = uint64_t(in.integer());
-          const Picoseconds end_ps = in.integer();
-          auto found = state.unresolved.find(id);
-          if (found != state.unresolved.end()) {
-            found->second->end_ps.store(end_ps, std::memory_order_release);
-            state.unresolved.erase(found);
+    Unpacker in(batch);
+    for (size_t left = in.array(); left > 0; --left) {
+      const size_t size = in.array();
+      const auto type = wire::EngineRecord(in.integer());
+      const size_t fields = size - 1;
+      switch (type) {
+        case wire::EngineRecord::kWelcome: wire::Welcome::read(in, fields); break;
+        case wire::EngineRecord::kAnswer: {
+          const auto answer = wire::Answer::read(in, fields);
+          state.answers[uint64_t(answer.request)] = answer.value;
+          break;
+        }
+        case wire::EngineRecord::kResolved: resolve(state, wire::Resolved::read(in, fields).ends); break;
+        case wire::EngineRecord::kValueOf: {
+          auto value = wire::ValueOf::read(in, fields);
+          auto found = state.value_handlers.find({uint64_t(value.node), uint64_t(value.index)});
+          if (found != state.value_handlers.end()) {
+            values.emplace_back(std::move(found->second), std::move(value.value));
+            state.value_handlers.erase(found);
           }
+          break;
         }
-        left -= 1;
-      } else if (type == 4) {
-        const uint64_t node = uint64_t(in.integer());
-        const uint64_t index = uint64_t(in.integer());
-        std::optional<std::string> payload;
-        if (in.isNil()) in.nil();
-        else payload = std::string(in.raw());
-        left -= 3;
-        auto found = state.value_handlers.find(valueKey(node, index));
-        if (found != state.value_handlers.end()) {
-          values.emplace_back(std::move(found->second), std::move(payload));
-          state.value_handlers.erase(found);
+        case wire::EngineRecord::kAbort: {
+          const auto abort = wire::Abort::read(in, fields);
+          if (!state.abort) state.abort = "phantom: " + abort.kind + ": " + abort.message;
+          break;
         }
-      } else if (type == 5) {
-        const std::string kind(in.bytes());
-        const std::string message(in.bytes());
-        left -= 2;
-        if (!state.abort) state.abort = "phantom: " + kind + ": " + message;
+        default: throw std::runtime_error("the simulator sent a record of unknown type");
       }
-      for (; left > 0; --left) in.skip();
     }
   }
   for (auto& [handler, payload] : values) handler(std::move(payload));
@@ -281,7 +281,7 @@ Picoseconds awaitAnswer(uint64_t request) {
 
 void onValue(const NodePtr& node, uint32_t index, ValueHandler handler) {
   std::lock_guard<std::mutex> hold(g_session->mutex);
-  g_session->value_handlers[valueKey(node->id, index)] = std::move(handler);
+  g_session->value_handlers[{node->id, index}] = std::move(handler);
 }
 
 }  // namespace phantom

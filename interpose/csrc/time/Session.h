@@ -23,7 +23,6 @@ NodePtr newNode();  // a node of this rank that only the simulator can resolve
 void record(const std::function<void(Packer&)>& write);
 // The last record: what other threads record afterwards is dropped.
 void sayBye();
-void packTail(Packer& packer, Tail tail);
 void flush();
 
 uint64_t newRequest();

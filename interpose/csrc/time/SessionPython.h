@@ -16,7 +16,7 @@ void resetSessionAfterFork();
 // Waits for records and returns them with the number of messages received so far; an empty string after `timeout_s`,
 // nullopt when the session is closed and nothing is left. Call without the GIL.
 std::optional<std::pair<std::string, uint64_t>> nextBatch(double timeout_s);
-void onMessage(std::string_view records);
+void onMessage(std::string_view batch);      // throws std::runtime_error where it breaks the schema
 void abortSession(const std::string& text);  // the connection broke
 std::optional<std::string> abortText();
 

@@ -2,6 +2,7 @@
 
 #include "time/Accounting.h"
 #include "time/Clock.h"
+#include "core/Records.h"
 #include "core/Config.h"
 #include "device/GraphCapture.h"
 #include "time/OffClock.h"
@@ -102,20 +103,15 @@ Tail joinTails(Tail a, Tail b) {
   }
   NodePtr joined = newNode();
   record([&](Packer& p) {
-    p.array(4);
-    p.integer(4);
-    p.integer(int64_t(joined->id));
+    wire::Node made{.node = int64_t(joined->id)};
     // One of the two may have been resolved since; the simulator still knows it, since no later batch was acknowledged.
     a.simplify();
     b.simplify();
-    p.array(size_t(bool(a.node)) + size_t(bool(b.node)));
     for (const Tail* t : {&a, &b}) {
-      if (!t->node) continue;
-      p.array(2);
-      p.integer(int64_t(t->node->id));
-      p.integer(t->offset_ps);
+      if (t->node) made.dependencies.push_back({.node = int64_t(t->node->id), .offset_ps = t->offset_ps});
     }
-    p.integer(std::max(a.bound_ps, b.bound_ps));
+    made.bound_ps = std::max(a.bound_ps, b.bound_ps);
+    made.write(p);
   });
   Tail out(std::move(joined));
   out.bound_ps = std::max(a.bound_ps, b.bound_ps);
@@ -177,13 +173,9 @@ void waitFor(Tail tail, const char* why) {
     const uint64_t request = newRequest();
     clock.waiting = true;
     record([&](Packer& p) {
-      p.array(6);
-      p.integer(8);
-      p.integer(int64_t(request));
-      p.integer(clock.id);
-      packTail(p, tail);
-      p.integer(clock.now_ps.load());
-      p.string(reason);
+      wire::Sync{
+          .request = int64_t(request), .clock = clock.id, .tail = tail, .now_ps = clock.now_ps.load(), .why = reason}
+          .write(p);
     });
     tail = Tail(awaitAnswer(request));
   }
@@ -204,12 +196,7 @@ bool query(Tail tail) {
   const uint64_t request = newRequest();
   clock.waiting = true;
   record([&](Packer& p) {
-    p.array(5);
-    p.integer(9);
-    p.integer(int64_t(request));
-    p.integer(clock.id);
-    packTail(p, tail);
-    p.integer(now_ps);
+    wire::Query{.request = int64_t(request), .clock = clock.id, .tail = tail, .now_ps = now_ps}.write(p);
   });
   return awaitAnswer(request) != 0;
 }

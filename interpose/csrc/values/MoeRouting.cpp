@@ -111,7 +111,7 @@ struct Totals {
 std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>* g_totals =
     new std::map<std::tuple<int64_t, int64_t, int64_t>, Totals>;
 
-const StatsEntry routers_entry("moe_routers", &packRouters);
+const StatsEntry routers_entry(wire::AccountField::kMoeRouters, &packRouters);
 
 }  // namespace
 
@@ -225,13 +225,13 @@ void packRouters(Packer& packer) {
   std::lock_guard<std::mutex> hold(g_routing_mutex);
   packer.array(g_totals->size());
   for (const auto& [key, totals] : *g_totals) {
-    packer.array(6);
-    packer.integer(std::get<0>(key));
-    packer.integer(std::get<1>(key));
-    packer.integer(std::get<2>(key));
-    packer.integer(totals.calls);
-    packer.integer(totals.tokens);
-    packer.integer(totals.busiest);
+    wire::Router{.layer = std::get<0>(key),
+                 .experts = std::get<1>(key),
+                 .choices = std::get<2>(key),
+                 .calls = totals.calls,
+                 .tokens = totals.tokens,
+                 .busiest = totals.busiest}
+        .write(packer);
   }
 }
 

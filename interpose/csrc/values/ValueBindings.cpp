@@ -62,7 +62,7 @@ void packReads(Packer& p) {
     p.integer(int64_t(count));
   }
 }
-const StatsEntry reads_entry("unknown_reads", &packReads);
+const StatsEntry reads_entry(wire::AccountField::kUnknownReads, &packReads);
 
 void packFailures(Packer& p) {
   const auto failures = failedExecutions();
@@ -72,7 +72,7 @@ void packFailures(Packer& p) {
     p.integer(int64_t(count));
   }
 }
-const StatsEntry failures_entry("failed_value_executions", &packFailures);
+const StatsEntry failures_entry(wire::AccountField::kFailedValueExecutions, &packFailures);
 
 }  // namespace
 }  // namespace phantom

@@ -107,7 +107,7 @@ def attention_results() -> list[Result]:
     def one(case: AttentionCase) -> Result:
         s = case.shape
         text = f"batch {s.batch}, {s.heads} heads, {s.q_len}, d {s.head_dim}{', causal' if s.causal else ''}"
-        group = (case.gpu.name, case.implementation, "fwd" if case.forward_only else "fwd+bwd")
+        group = (case.gpu.name, case.implementation, case.part)
         return Result(
             case.identity,
             group,
@@ -226,11 +226,15 @@ _GEMM_NOTE = (
 )
 _ATTENTION_NOTE = (
     "`flash` is FlashAttention-2 (PyTorch's own), `efficient` the memory-efficient kernels, `math` the "
-    "unfused form, of which nothing is fitted. The rows are bars of figures, read by eye. On Blackwell "
-    "`flash` takes its backward rate from kn0498, the profile of a step; of the two other profiles with such "
-    "a bucket it is 8 % (kn0494) and 3 % (kn0524) above with one forward pass a layer "
-    "(`tests/kernels/test_attention.py`). kn0494 has 205 launches, as many as with recomputation: then it is "
-    "23 %."
+    "unfused form, of which nothing is fitted. Most rows are bars of figures, read by eye. Those with a "
+    "pass of their own on B200 and A100 PCIe are calls of TransformerEngine's module (SimuMax): a "
+    "profiler's span, synchronised before each call, so with 8 heads at 4k most of forward is the host's "
+    "gap between the call's kernels (`te_call` in `constants.json`, one figure per architecture and "
+    "pass); the kernel itself takes a third. Calls of inference engines and DeepEP: "
+    "[accuracy-engine-calls.md](accuracy-engine-calls.md). On Blackwell `flash` takes its backward rate "
+    "from kn0498, the profile of a step; of the two other profiles with such a bucket it is 8 % (kn0494) "
+    "and 3 % (kn0524) above with one forward pass a layer (`tests/kernels/test_attention.py`). kn0494 has "
+    "205 launches, as many as with recomputation: then it is 23 %."
 )
 _MEMORY_NOTE = (
     "Copies by size, large copies (size not stated: 2 GiB moved is taken), quantisation kernels (bytes from "

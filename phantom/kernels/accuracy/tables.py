@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from phantom.kernels.accuracy import product_tables
+from phantom.kernels.accuracy import attention_tables, expert_tables, product_tables
 from phantom.kernels.accuracy.checked_row import CheckedRow, SkippedRow
 
 Reader = Callable[[Path], Iterator[CheckedRow | SkippedRow]]
 
 READERS: dict[str, tuple[Reader, ...]] = {
     "aic_gemm_sample.csv": (product_tables.serving_products,),
-    "simumax_op_efficiency.csv": (product_tables.training_products,),
+    "aic_attention_prefill_sample.csv": (attention_tables.prefill_attention,),
+    "aic_moe_sample.csv": (expert_tables.fused_moe,),
+    "aic_deepep_normal_sample.csv": (expert_tables.deepep,),
+    "simumax_op_efficiency.csv": (product_tables.training_products, attention_tables.simumax_attention),
     "gemm.csv": (product_tables.published_products,),
     "tracelens_h100_b200_kernels.csv": (product_tables.traced_products,),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phantom.kernels.calibrate.published_rows import AttentionCase, GemmCase, MemoryCase
-from phantom.kernels.predict.attention import attention_s
+from phantom.kernels.predict.fused_attention import attention_s
 from phantom.kernels.predict.rule_context import Context
 from phantom.kernels.predict.rules.compute_rules import math_attention
 
@@ -16,8 +16,8 @@ def gemm_case_s(case: GemmCase, context: Context) -> float:
 
 
 def attention_case_s(case: AttentionCase, context: Context) -> float:
-    """Return the predicted seconds of a published attention pass (forward, or forward and backward)."""
-    shapes = [case.shape] if case.forward_only else [case.shape, replace(case.shape, backward=True)]
+    """Return the predicted seconds of a published attention pass (forward, backward, or both)."""
+    shapes = [case.shape, replace(case.shape, backward=True)] if case.part == "both" else [case.shape]
     if case.implementation == "math":
         return sum(math_attention(shape, context).seconds for shape in shapes)
     total = 0.0
@@ -28,6 +28,8 @@ def attention_case_s(case: AttentionCase, context: Context) -> float:
         total += attention_s(
             shape, peak_flops_per_s=context.gpu.fp16_flops_per_s, gpu=context.gpu, constants=group
         )  # fmt: skip
+    if case.engine_call:
+        total += context.constants.group("attention.te_call")[f"{case.part}_us"] * 1e-6
     return total
 
 

@@ -9,97 +9,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phantom.kernels.calibrate.case_prices import attention_case_s, gemm_case_s, memory_case_s
+from phantom.kernels.calibrate.attention_fit import fit_attention
+from phantom.kernels.calibrate.case_prices import gemm_case_s, memory_case_s
 from phantom.kernels.calibrate.gpt_step import GptShape, attention_kernels, block_kernels, head_kernels
+from phantom.kernels.calibrate.group_fit import fit_group
 from phantom.kernels.calibrate.product_fit import fit_products
-from phantom.kernels.calibrate.published_rows import (
-    AttentionCase,
-    GemmCase,
-    MemoryCase,
-    attention_cases,
-    gemm_cases,
-    memory_cases,
-    training_rows,
-)
+from phantom.kernels.calibrate.published_rows import GemmCase, gemm_cases, memory_cases, training_rows
 from phantom.kernels.gpu import gpu_by_name
 from phantom.kernels.predict.constants import build_constants
 from phantom.kernels.predict.predictor import Predictor
 from phantom.kernels.predict.rule_context import Context
 from phantom.kernels.request.description import KernelDescription
 
-Case = GemmCase | AttentionCase | MemoryCase
 _DATA = Path(__file__).parents[1] / "data"
 _START, _PATH = _DATA / "constants_start.json", _DATA / "constants.json"
-_PRIOR = 0.03
-# Physical limits of fitted constants; what is not listed may move by a factor of 30 either way.
-_LIMITS: dict[str, tuple[float, float]] = {
-    "efficiency": (0.3, 1.0), "dram": (0.4, 0.95), "norm": (1.5, 12.0), "balance_flops_per_byte": (8.0,
-    64.0), "block_gb_per_s": (2.0, 600.0), "grouped": (0.3, 1.0),
-    "rate_nn": (0.7, 1.3), "rate_nt": (0.7, 1.3), "unaligned": (0.2, 1.0), "saturation": (0.5, 0.95),
-    "tail": (0.3, 1.0),
-    "causal_rate": (0.7, 1.2), "floor_us": (0.5, 12.0), "tile_us": (0.05, 4.0), "split_us": (0.2, 20.0),
-    "small_tile": (20.0, 8000.0),
-}  # fmt: skip
-
-
-def fit_group(
-    data: dict[str, Any],
-    architecture: str,
-    group: str,
-    free: Sequence[str],
-    cases: Sequence[Case],
-    predict: Callable[[Any, Context], float],
-    *,
-    starts: Sequence[Mapping[str, float]] = ({},),
-    robust: float = 0.1,
-) -> float:
-    """Fit the constants *free* of one group so that log errors on *cases* are small; write them into *data*.
-
-    Cauchy loss of width *robust* (published rows have outliers), a weak prior at the present value, several
-    starts.
-    Returns the median absolute error.  The constants are kept to four digits.
-    """
-    from scipy.optimize import least_squares
-
-    entry = data[architecture].setdefault(group, {})
-    merged = dict(build_constants(architecture, data).group(group))
-    saved = dict(entry)
-
-    def residuals(z: Sequence[float], initial: Mapping[str, float]) -> list[float]:
-        entry.update({name: initial[name] * math.exp(v) for name, v in zip(free, z)})
-        constants = build_constants(architecture, data)
-        return [math.log(predict(case, Context(case.gpu, constants)) / case.seconds) for case in cases]
-
-    best: tuple[float, dict[str, float]] | None = None
-    for start in starts:
-        initial = {name: float(start.get(name, merged[name])) for name in free}
-
-        def objective(z: Sequence[float], initial: Mapping[str, float] = initial) -> list[float]:
-            return [*residuals(z, initial), *(_PRIOR * v for v in z)]
-
-        limits = [_LIMITS.get(name, (initial[name] / 30, initial[name] * 30)) for name in free]
-        low = [math.log(lower / initial[name]) for (lower, _), name in zip(limits, free)]
-        high = [math.log(upper / initial[name]) for (_, upper), name in zip(limits, free)]
-        origin = [min(max(0.0, a + 1e-3), b - 1e-3) for a, b in zip(low, high)]
-        found = least_squares(
-            objective, origin, bounds=(low, high), loss="cauchy", f_scale=robust, diff_step=1e-2, max_nfev=80
-        )
-        values = {name: float(f"{initial[name] * math.exp(v):.4g}") for name, v in zip(free, found.x)}
-        if best is None or found.cost < best[0]:
-            best = (float(found.cost), values)
-    assert best is not None
-    entry.clear()
-    entry.update(saved)
-    entry.update(best[1])
-    errors = sorted(abs(math.exp(r) - 1) for r in residuals([0.0] * len(free), best[1]))
-    entry.update(best[1])
-    return errors[len(errors) // 2]
 
 
 _GEMM_FREE = (
@@ -129,72 +57,6 @@ def _fit_gemm(data: dict[str, Any], report: Callable[[str], None]) -> None:
             data, architecture, group, _GEMM_FREE, of(architecture, dtype), gemm_case_s, starts=starts
         )
         report(f"{architecture} {group}: median {median:.1%}")
-
-
-_ATTENTION_FREE = ("efficiency_64", "efficiency_128", "overhead_keys", "tail", "causal_rate", "floor_us")
-
-
-def _fit_attention(data: dict[str, Any], report: Callable[[str], None]) -> None:
-    cases = [case for case in attention_cases() if case.is_fitting]
-
-    def of(architecture: str, implementation: str, forward_only: bool) -> list[AttentionCase]:
-        return [
-            c for c in cases
-            if c.gpu.architecture == architecture and c.implementation == implementation and c.forward_only
-            == forward_only
-        ]  # fmt: skip
-
-    for architecture, implementation in (("hopper", "flash"), ("hopper", "flash3"), ("hopper", "cudnn")):
-        free = (*_ATTENTION_FREE, "efficiency_256")
-        group = f"attention.{implementation}"
-        median = fit_group(
-            data, architecture, group, free, of(architecture, implementation, True), attention_case_s
-        )
-        report(f"{architecture} {group}: median {median:.1%}")
-    group = "attention.flash.backward"
-    median = fit_group(data, "hopper", group, _ATTENTION_FREE, of("hopper", "flash", False), attention_case_s)
-    report(f"hopper {group}: median {median:.1%}")
-    # No backward row has a head of 256: backward loses against forward what it loses at 128.
-    hopper, forward = data["hopper"][group], data["hopper"]["attention.flash"]
-    loss = hopper["efficiency_128"] / forward["efficiency_128"]
-    hopper["efficiency_256"] = float(f"{forward['efficiency_256'] * loss:.4g}")
-    _fit_ampere_attention(data, report, of)
-
-
-def _fit_ampere_attention(
-    data: dict[str, Any], report: Callable[[str], None], of: Callable[..., Any]
-) -> None:
-    """The A100 rows give forward and backward together.
-
-    Backward's efficiency over forward's is taken from the H100's.
-    """
-    hopper = build_constants("hopper", data)
-    for implementation in ("flash", "efficient"):
-        forward, backward = f"attention.{implementation}", f"attention.{implementation}.backward"
-        ratios = {
-            f"efficiency_{d}": hopper.group("attention.flash.backward")[f"efficiency_{d}"]
-            / hopper.group("attention.flash")[f"efficiency_{d}"]
-            for d in (64, 128, 256)
-        }
-        entry = data["ampere"].setdefault(forward, {})
-        linked = data["ampere"].setdefault(backward, {})
-
-        def predict(case: AttentionCase, context: Context, ratios: dict[str, float] = ratios, linked:
-        dict[str, float] = linked,
-                    entry: dict[str, float] = entry) -> float:  # fmt: skip
-            linked.update({name: entry.get(name, 0.5) * ratio for name, ratio in ratios.items()})
-            return attention_case_s(case, Context(context.gpu, build_constants("ampere", data)))
-
-        base = dict(build_constants("ampere", data).group(forward))
-        entry.setdefault("efficiency_256", base["efficiency_256"])
-        median = fit_group(
-            data, "ampere", forward, _ATTENTION_FREE, of("ampere", implementation, False), predict
-        )
-        entry["efficiency_256"] = float(
-            f"{entry['efficiency_128'] * base['efficiency_256'] / base['efficiency_128']:.4g}"
-        )
-        linked.update({name: float(f"{entry[name] * ratio:.4g}") for name, ratio in ratios.items()})
-        report(f"ampere {forward}: median {median:.1%}")
 
 
 def _fit_memory(data: dict[str, Any], report: Callable[[str], None]) -> None:
@@ -269,7 +131,7 @@ def fit_all(data: dict[str, Any], *, report: Callable[[str], None] = print) -> N
     _fit_memory(data, report)
     _fit_gemm(data, report)
     fit_products(data, report=report)
-    _fit_attention(data, report)
+    fit_attention(data, report)
     _fit_sustained(data, report)
 
 

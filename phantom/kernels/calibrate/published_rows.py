@@ -10,12 +10,12 @@ from __future__ import annotations
 import csv
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 
 from phantom.kernels.gpu import GpuSpec, UnknownGpuError, gpu_by_name
-from phantom.kernels.predict.attention import AttentionShape
+from phantom.kernels.predict.fused_attention import AttentionShape
 from phantom.kernels.predict.products.gemm import GemmShape
 
 
@@ -39,19 +39,26 @@ class GemmCase:
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """One attention pass (forward, or forward and backward together): seconds from the published TFLOP/s."""
+    """One attention pass: seconds from the published TFLOP/s.
+
+    *part*: ``forward``, ``backward`` or ``both`` together. *engine_call*: a profiler's span of a call of
+    TransformerEngine's module, which holds the host's gaps between its kernels.
+    """
 
     identity: str
     gpu: GpuSpec
     implementation: str
-    forward_only: bool
+    part: str
     shape: AttentionShape
     seconds: float
     source: str
+    engine_call: bool = False
 
     @property
     def is_fitting(self) -> bool:
         s = self.shape
+        if self.engine_call:
+            return _fits(f"{s.q_len},{s.heads},{s.kv_heads},{s.head_dim}")
         return _fits(f"{s.batch},{s.q_len},{s.heads},{s.head_dim},{s.causal}")
 
 
@@ -177,10 +184,29 @@ def attention_cases() -> list[AttentionCase]:
         flops = shape.flops * (1.0 if forward_only else 3.5)
         gpu = gpu_by_name("a100" if row["gpu"].startswith("A100") else "h100")
         seconds = flops / (float(row["tflops"]) * 1e12)
-        cases.append(
-            AttentionCase(row["id"], gpu, implementation, forward_only, shape, seconds, _source(row))
-        )
-    return cases
+        part = "forward" if forward_only else "both"
+        cases.append(AttentionCase(row["id"], gpu, implementation, part, shape, seconds, _source(row)))
+    return cases + [te_attention_case(row) for row in _rows("published_te_attention.csv")]
+
+
+def te_attention_case(row: Mapping[str, str]) -> AttentionCase:
+    """A call of TransformerEngine's attention: causal, though its TFLOP/s count the whole square.
+
+    Which kernels: cuDNN on Blackwell and for MLA's heads of 192 and 128, else FlashAttention-2.
+    """
+    batch, seq, heads, kv_heads, qk_dim, v_dim = (
+        int(row[c]) for c in ("batch", "seq", "heads", "kv_heads", "qk_dim", "v_dim")
+    )
+    gpu, backward = gpu_by_name(row["gpu"]), row["pass"] == "bwd"
+    shape = AttentionShape(
+        batch, heads, kv_heads, seq, seq, qk_dim, v_dim, True, False, "bfloat16", backward
+    )  # fmt: skip
+    unmasked = 2.0 * batch * seq * seq * heads * (qk_dim + v_dim) * (2.5 if backward else 1.0)
+    implementation = "cudnn" if gpu.architecture == "blackwell" or qk_dim != v_dim else "flash"
+    return AttentionCase(
+        row["id"], gpu, implementation, "backward" if backward else "forward", shape,
+        unmasked / (float(row["tflops_unmasked"]) * 1e12), row["source"], engine_call=True,
+    )  # fmt: skip
 
 
 def memory_cases() -> list[MemoryCase]:

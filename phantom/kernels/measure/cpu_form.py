@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from phantom.kernels.predict.attention import attention_arguments
+from phantom.kernels.predict.fused_attention import attention_arguments
 from phantom.kernels.request.description import Argument, IntList, KernelDescription, TensorMeta
 
 _FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phantom.kernels.gpu import GpuSpec
-from phantom.kernels.predict.attention import attention_shape
+from phantom.kernels.predict.fused_attention import attention_shape
 from phantom.kernels.predict.operator_classes import class_of
 from phantom.kernels.predict.products.convolution_shapes import convolution_passes
 from phantom.kernels.predict.products.matmul_shapes import matmul_shapes

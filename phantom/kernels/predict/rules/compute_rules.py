@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from phantom.kernels.predict import attention as attention_module
+from phantom.kernels.predict import fused_attention as attention_module
 from phantom.kernels.predict.estimate import Estimate
 from phantom.kernels.predict.products.convolution_shapes import ConvolutionShape, convolution_passes
 from phantom.kernels.predict.products.gemm import GemmShape

@@ -11,7 +11,7 @@ from interpose.standins import attention, context_parallel
 from interpose.standins import tensor_parallel as tp
 from interpose.standins.surface import missing_names, not_covered
 
-from ..fp8 import FP8GlobalStateManager
+from ...fp8 import FP8GlobalStateManager
 
 
 class DotProductAttention(torch.nn.Module):

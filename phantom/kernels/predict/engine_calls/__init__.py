@@ -1,0 +1,1 @@
+"""Whole calls of inference engines and of DeepEP, as published tables time them."""

@@ -1,0 +1,1 @@
+"""Kills and stops the processes of small runs at random moments (README.md)."""
