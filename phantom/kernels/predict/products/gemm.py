@@ -179,7 +179,7 @@ def _tile_s(shape: GemmShape, tm: int, tn: int, sm_count: int, dram_s: float, ra
             break
         k = math.ceil(k_padded / splits / k_step) * k_step
         waves = math.ceil(grid * splits / sm_count)
-        items = waves
+        items = float(waves)
         if waves > 1:  # a persistent kernel's last wave is partly shared among the SMs
             items = rates.quantization * waves + (1.0 - rates.quantization) * grid * splits / sm_count
         math_s = items * 2.0 * area * k / (rates.sm_flops_per_s * tile_efficiency) + rates.epilogue_s
