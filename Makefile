@@ -7,7 +7,7 @@ TORCH := 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-.PHONY: env base full build demo test lint bench accuracy gpu-check frameworks docker-test trace-processor chaos clean
+.PHONY: env base full build demo test fuzz lint bench accuracy gpu-check frameworks docker-test trace-processor chaos clean
 
 env: full build
 
@@ -45,6 +45,10 @@ lint: full
 
 test: env lint
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
+
+# Rounds of hostile input, each with a seed that is printed; MINUTES and SEED choose how long and the first.
+fuzz: env
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 bench: env
 	$(BIN)/python -m benchmarks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,10 @@ from netsim.cluster.sections import (
 )
 from netsim.cluster.spec import ClusterSpec, GpuSpec
 from netsim.errors import ClusterError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same parser under its older name
-    import tomli as tomllib
+from netsim.outside import OutsideError, parse_toml, printable, read_text
 
 PRESETS = Path(__file__).parents[1] / "presets"
+_MAX_FILE_BYTES = 16 << 20
 PEAKS = ("float64", "float64_tensor", "float32", "tf32", "float16", "bfloat16", "float8", "float4", "int8")
 
 
@@ -53,16 +49,15 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> ClusterSpec:
     path = PRESETS / f"{text}.toml"
     if "/" in text or text.endswith(".toml") or not path.is_file():
         path = Path(text)
-        if not path.is_file():
+        if not path.exists():
             raise ClusterError(
-                f"{text}: no such cluster: give a TOML file or one of the presets {', '.join(list_presets())}"
+                f"{printable(text)}: no such cluster: give a TOML file or one of the presets "
+                f"{', '.join(list_presets())}"
             )
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ClusterError(f"{path}: not a TOML file: {error}") from None
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from None
+        data = parse_toml(read_text(path, limit_bytes=_MAX_FILE_BYTES), printable(str(path)))
+    except OutsideError as error:
+        raise ClusterError(str(error)) from None
     return parse_cluster(data, file=path.name if path.parent == PRESETS else str(path))
 
 
@@ -74,7 +69,7 @@ def parse_cluster(data: Mapping[str, Any], *, file: str) -> ClusterSpec:
     """
     if "base" in data:
         base = Table(data, file=file).text("base", choices=list_presets())
-        merged = tomllib.loads((PRESETS / f"{base}.toml").read_text(encoding="utf-8"))
+        merged = parse_toml((PRESETS / f"{base}.toml").read_text(encoding="utf-8"), base)
         data = _merge(merged, {k: v for k, v in data.items() if k != "base"})
     top = Table(data, file=file)
     gpu = _gpu(top.table("gpu", required=True))
@@ -95,6 +90,9 @@ def parse_cluster(data: Mapping[str, Any], *, file: str) -> ClusterSpec:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, key by key; a table of another `kind` takes nothing from its base."""
+    if "kind" in base and over.get("kind", base["kind"]) != base["kind"]:
+        return dict(over)
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)

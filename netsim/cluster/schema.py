@@ -119,16 +119,21 @@ class Table:
             self.fail(key, value, f"must be {allowed}")
         return tuple(value)
 
-    def factors(self, key: str, *, high: float = 1.0, what: str) -> dict[str, float]:
-        """A table name -> factor between 0 and `high`."""
+    def factors(
+        self, key: str, *, low: float = 1e-6, high: float = 1.0, zero: bool = False, what: str
+    ) -> dict[str, float]:
+        """A table name -> factor between `low` and `high`, or 0 where `zero` allows it."""
+        allowed = f"must be a factor between {low:g} and {high:g}" + (" or 0" if zero else "")
         self._known.add(key)
         value = self._data.get(key, {})
         if not isinstance(value, dict):
             self.fail(key, value, f"must be a table of {what} = factor")
         result = {}
         for name, factor in value.items():
-            if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor <= high:
-                self.fail(f"{key}.{name}", factor, f"must be a factor between 0 and {high:g}")
+            if isinstance(factor, bool) or not isinstance(factor, int | float):
+                self.fail(f"{key}.{name}", factor, allowed)
+            if not low <= factor <= high and not (zero and factor == 0):
+                self.fail(f"{key}.{name}", factor, allowed)
             result[str(name)] = float(factor)
         return result
 

@@ -81,10 +81,12 @@ def node_section(t: Table, gpu: GpuSpec) -> NodeSpec:
     cpu_vendor = t.text("cpu_vendor", "intel", choices=("intel", "amd", "arm"))
     nvlink_table = t.table("nvlink")
     kind = nvlink_table.text(
-        "kind", "none" if not nvlink_table.names() else "switch", choices=("switch", "mesh", "none")
+        "kind", "none" if not nvlink_table.names() else "switch", choices=("switch", "mesh", "pairs", "none")
     )
     if kind == "none" and [k for k in nvlink_table.names() if k != "kind"]:
-        nvlink_table.fail("kind", kind, 'must be "switch" or "mesh" where other NVLink keys are given')
+        nvlink_table.fail(
+            "kind", kind, 'must be "switch", "mesh" or "pairs" where other NVLink keys are given'
+        )
     links = nvlink_table.integer(
         "links", 0 if kind == "none" else None, low=0 if kind == "none" else 1, high=64
     )
@@ -299,8 +301,8 @@ def degrade_section(t: Table) -> DegradeSpec:
         what = "rank" if key == "gpus" else "node"
         numbered[key] = {}
         for name, factor in t.factors(key, what=what).items():
-            if not name.isdigit() or factor <= 0:
-                t.fail(f"{key}.{name}", factor, f"must be {what} number = speed factor above 0, at most 1")
+            if not (name.isascii() and name.isdigit() and len(name) <= 7):
+                t.fail(f"{key}.{name}", factor, f"must be {what} number = speed factor")
             numbered[key][int(name)] = factor
     background = []
     for item in t.items("background"):
@@ -313,11 +315,13 @@ def degrade_section(t: Table) -> DegradeSpec:
                 ),
             )
         )
+        if background[-1].source == background[-1].destination:
+            item.fail("destination", background[-1].destination, "must be another rank than source")
         item.close()
     spec = DegradeSpec(
         gpus=numbered["gpus"],
         hosts=numbered["hosts"],
-        links=t.factors("links", what="link name"),
+        links=t.factors("links", zero=True, what="link name"),
         background=tuple(background),
     )
     t.close()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from phantom.launch.errors import UsageError
+
+if TYPE_CHECKING:
+    from phantom.results.budget_report import BudgetReport
+    from phantom.results.compare import Comparison
+    from phantom.results.run_summary import StepTime
 
 SHOWN = 20
 
@@ -60,7 +65,7 @@ def compare(
     return 0 if within else 1
 
 
-def _budget(run_dir: Path, trace_file: Path, rank: int, real_s: float) -> Any:
+def _budget(run_dir: Path, trace_file: Path, rank: int, real_s: float) -> BudgetReport:
     from phantom.results.budget_report import BudgetReport
     from phantom.timeline.recording import NoRun
     from phantom.timeline.spool import SpoolError
@@ -71,19 +76,16 @@ def _budget(run_dir: Path, trace_file: Path, rank: int, real_s: float) -> Any:
         raise UsageError(str(error)) from None
 
 
-def _steps(run_dir: Path) -> list[dict[str, Any]]:
+def _steps(run_dir: Path) -> tuple[StepTime, ...]:
     from phantom.timeline.recording import NoRun, read_summary
 
     try:
-        steps = read_summary(run_dir).get("steps")
+        return read_summary(run_dir).steps
     except NoRun as error:
         raise UsageError(str(error)) from None
-    if not isinstance(steps, list):
-        raise UsageError(f"{run_dir / 'summary.json'} is not the summary of a run: it has no list steps")
-    return steps
 
 
-def _show(found: Any, *, tolerance: float, within: bool) -> None:
+def _show(found: Comparison, *, tolerance: float, within: bool) -> None:
     from phantom.terminal.units import seconds
 
     def row(name: str, virtual_s: float, real_s: float, error: float, note: str = "") -> None:

@@ -54,29 +54,29 @@ def export(
     for gap in recording.gaps:
         click.echo(f"phantom: {gap}", err=True)
     if chakra:
-        with _told(chakra):
+        with _reported(chakra):
             for path in export_chakra(recording, chakra, steps=wanted):
                 click.echo(str(path))
     if timeline:
-        world_size = int(recording.summary.get("world_size", 1))
-        with _told(timeline):
+        world_size = recording.summary.world_size
+        with _reported(timeline):
             chosen = None
             if ranks is not None:
                 chosen = parse_ranks(ranks, world_size=world_size, option="--ranks")
             click.echo(str(write_timeline(recording, timeline, steps=wanted, ranks=chosen).path))
     if kineto:
-        with _told(kineto):
+        with _reported(kineto):
             for path in write_kineto(recording, kineto, steps=wanted):
                 click.echo(str(path))
     if memory_snapshot:
         if rank not in recording.ranks:
             raise UsageError(f"{run_dir}: rank {rank} of --rank was not recorded ({recording.extent})")
-        with _told(memory_snapshot):
+        with _reported(memory_snapshot):
             click.echo(str(write_snapshot(recording.ranks[rank], memory_snapshot)))
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _reported(path: Path) -> Iterator[None]:
     """Says what was asked wrongly, or why `path` cannot be written."""
     try:
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from netsim.outside import MAX_BYTES, OutsideError, decode_text, parse_json, read_text
 from phantom.kernels.key import cost_key
 from phantom.kernels.measure.kernel_store import KernelStore, StoreError, default_path
 from phantom.kernels.measure.kernel_suite import SUITES, suite
@@ -120,12 +122,18 @@ def _device(kind: str | None, threads: int) -> LocalDevice:
 
 def _read_kernels(files: tuple[Path, ...]) -> Iterator[KernelDescription]:
     for path in files:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            lines = read_text(path).splitlines()
+        except OutsideError as error:
+            _fail(error)
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                yield parse_kernel(json.loads(line))
-            except (ValueError, KernelFormatError, AttributeError) as error:
+                yield parse_kernel(parse_json(line, f"{path}, line {number}"))
+            except OutsideError as error:
+                _fail(error)
+            except (ValueError, KernelFormatError, TypeError, LookupError, AttributeError) as error:
                 _fail(f"{path}, line {number}: not a kernel ({error})")
 
 
@@ -166,7 +174,7 @@ def merge(others: tuple[Path, ...], store: Path | None) -> None:
     with _open(store, create=True) as keep:
         for other in opened:
             result = keep.merge(other)
-            click.echo(f"{other.path}: {_told(result)}")
+            click.echo(f"{other.path}: {_counts(result)}")
             other.close()
 
 
@@ -186,17 +194,22 @@ def export_(file: Path, store: Path | None) -> None:
 
 
 @kernels.command("import")
-@click.argument("file", type=click.File(encoding="utf-8"))
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @_STORE
-def import_(file: Any, store: Path | None) -> None:
+def import_(file: Path, store: Path | None) -> None:
     """Take over the JSON lines of FILE (- for standard input)."""
     try:
-        text = file.read()
+        if str(file) == "-":
+            text = decode_text(sys.stdin.buffer.read(MAX_BYTES), "standard input")
+        else:
+            text = read_text(file)
         with _open(store, create=True) as keep:
-            click.echo(_told(keep.import_text(text, source=getattr(file, "name", "input"))))
-    except (StoreError, UnicodeDecodeError) as error:
+            click.echo(
+                _counts(keep.import_text(text, source="standard input" if str(file) == "-" else str(file)))
+            )
+    except (StoreError, OutsideError) as error:
         _fail(error)
 
 
-def _told(result: Any) -> str:
+def _counts(result: Any) -> str:
     return f"{result.added} added, {result.replaced} replaced, {result.kept} kept"

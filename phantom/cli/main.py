@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from netsim.outside import printable
 from phantom.launch.errors import PhantomError
 
 COMMANDS = {
@@ -23,6 +24,10 @@ COMMANDS = {
     "doctor": ("phantom.cli.doctor", "What works on this machine, what does not, and the remedy."),
 }
 """Name, module that has a click command of that name, and what it is for."""
+
+
+DEPENDENCIES = ("torch", "numpy", "grpc", "google", "msgpack", "msgspec", "rich", "ninja", "yaml", "tomli")
+"""Packages that phantom itself imports, as in pyproject.toml."""
 
 
 class LazyGroup(click.Group):
@@ -53,7 +58,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point; exit statuses are those of contract.md."""
+    """Entry point; docs/running.md lists the exit statuses."""
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -62,8 +67,16 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except PhantomError as error:
-        click.echo(f"phantom: {error}", err=True)
+        click.echo(f"phantom: {printable(str(error))}", err=True)
         sys.exit(error.status)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in DEPENDENCIES:
+            raise
+        click.echo(
+            f"phantom: the package {package} is missing: {sys.executable} -m pip install {package}", err=True
+        )
+        sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -16,7 +16,7 @@ from phantom.launch.errors import UsageError
               help="Processes on this machine, where COMMAND does not start them itself.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("real.json"),
               show_default=True, help="Step times (JSON).")  # fmt: skip
-@click.option("--steps", type=click.IntRange(2), default=None, help="End the job after so many steps.")
+@click.option("--steps", type=click.IntRange(2), default=None, help="Stop after N steps.")
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of a rank."
 )
@@ -44,8 +44,8 @@ def record(
     result = run(options)
     out.write_text(json.dumps(result, indent=1) + "\n")
     times = [step["real_s"] for step in result["steps"] if not step.get("traced")]
-    told = f", median {seconds(median(times))}" if times else ""
-    click.echo(f"phantom: {len(result['steps'])} steps{told}; written to {out}", err=True)
+    middle = f", median {seconds(median(times))}" if times else ""
+    click.echo(f"phantom: {len(result['steps'])} steps{middle}; written to {out}", err=True)
     return 0
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from phantom.launch.errors import UsageError, cannot_write
+from phantom.results.run_summary import to_json
 from phantom.terminal import table
 
 
@@ -31,7 +31,7 @@ def report(run_dir: Path, as_json: bool, as_html: bool, memory: bool) -> None:
     for gap in recording.gaps:
         click.echo(f"phantom: {gap}", err=True)
     if as_json:
-        click.echo(json.dumps(recording.summary))
+        click.echo(to_json(recording.summary))
     elif as_html:
         try:
             click.echo(str(write_page(recording).resolve()))

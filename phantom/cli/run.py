@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from click.core import ParameterSource
 
 from phantom.launch.errors import UsageError
 from phantom.launch.options import RunOptions
+from phantom.results.run_summary import Summary, to_json
 from phantom.terminal import table
 
 
@@ -62,7 +62,7 @@ from phantom.terminal import table
               show_default="by COMMAND's form",
               help="Start COMMAND once per rank, per node, or once.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=None, show_default="to the script's end",
-              help="End the job after so many steps.")  # fmt: skip
+              help="Stop after N steps.")  # fmt: skip
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Only source of randomness in the simulator."
 )
@@ -89,10 +89,10 @@ def run(command: tuple[str, ...], values: str, network_lookahead: str, as_json: 
     for message in verdict.messages:
         click.echo(f"phantom: {message}", err=True)
     if as_json:
-        click.echo(json.dumps(verdict.summary))
-    elif verdict.summary.get("steps") or verdict.status == 0:
+        click.echo(to_json(verdict.summary))
+    elif verdict.summary.steps or verdict.status == 0:
         table.show(verdict.summary, out=job.out, quiet=options.quiet)
-    if verdict.summary.get("status") == "oom" or options.memory_report:
+    if verdict.summary.status == "oom" or options.memory_report:
         click.echo(_memory(job.out, verdict.summary), err=as_json)
     click.echo(f"phantom: results in {job.out}", err=True)
     return verdict.status
@@ -106,7 +106,7 @@ def _check_server(server: str | None) -> None:
             raise UsageError(f"--{name} is settled by the simulator at {server}; give it to `phantom serve`")
 
 
-def _memory(out: Path, summary: dict[str, Any]) -> str:
+def _memory(out: Path, summary: Summary) -> str:
     """What holds memory, and what would fit where it ran out."""
     from phantom.report.memory_report import memory_report, oom_report
     from phantom.timeline.recording import load

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phantom.kernels.request.dtypes import item_bytes
+from phantom.results.run_summary import GpuSummary
 from phantom.timeline.collectives import Collective
 from phantom.timeline.recording import Recording
 
@@ -78,13 +79,11 @@ def _trace(recording: Recording, rank: int, indices: list[int]) -> dict[str, Any
                 arguments["Group size"] = len(c.members)
                 arguments["Process Group Name"] = c.comm
         events.append(_event("kernel", name, device, number, start_ps, stop_ps, arguments))
-    gpu = summary.get("gpu") or {}
+    gpu = summary.gpu or GpuSummary()
     return {
         "schemaVersion": 1,
-        "deviceProperties": [
-            {"id": 0, "name": gpu.get("name", ""), "totalGlobalMem": gpu.get("memory_bytes", 0)}
-        ],
-        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": summary.get("world_size", 1)},
+        "deviceProperties": [{"id": 0, "name": gpu.name, "totalGlobalMem": gpu.memory_bytes}],
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": summary.world_size},
         "traceEvents": events,
     }
 

@@ -1,4 +1,4 @@
-"""What can go wrong before and beside the job, with the exit status of contract.md."""
+"""What can go wrong before and beside the job, with its exit status (docs/running.md)."""
 
 from __future__ import annotations
 

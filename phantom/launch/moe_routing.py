@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from netsim.outside import OutsideError, parse_csv, parse_json, read_text
 from phantom.launch.errors import UsageError
+from phantom.results.run_summary import Summary
 
 BALANCED, ZIPF, SHARES = "balanced", "zipf", "shares"
-_FORMS = "wants balanced, zipf:ALPHA or a JSON or CSV file of expert shares"
+_FORMS = "give balanced, zipf:ALPHA or a JSON or CSV file of expert shares"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,22 +34,23 @@ class MoeRouting:
             "source": self.source,
         }
 
-    def note(self, summary: dict[str, Any], text: str) -> None:
-        """Adds what was asked for, and warns where it changed nothing."""
-        summary["moe_routing"] = text
-        routers = summary.get("moe_routers") or []
-        if self.mode == BALANCED or not summary.get("steps"):
-            return
-        warnings = summary.setdefault("warnings", [])
-        wanted = {len(row) for row in self.layers}
-        if not routers:
-            warnings.append(f"--moe-routing {text} had no effect: no router of a mixture of experts was seen")
-        elif wanted and not wanted & {router["experts"] for router in routers}:
-            seen = sorted({router["experts"] for router in routers})
-            warnings.append(
-                f"--moe-routing {text} had no effect: it has shares for {sorted(wanted)} experts, "
-                f"the routers seen have {seen}"
+    def note(self, summary: Summary, text: str) -> Summary:
+        """The summary with what was asked for, and a warning where it changed nothing."""
+        summary = replace(summary, moe_routing=text)
+        if self.mode == BALANCED or not summary.steps:
+            return summary
+        given = {len(row) for row in self.layers}
+        seen = {router.experts for router in summary.moe_routers}
+        if not seen:
+            return summary.warned(
+                f"--moe-routing {text} had no effect: no router of a mixture of experts was seen"
             )
+        if given and not given & seen:
+            return summary.warned(
+                f"--moe-routing {text} had no effect: it has shares for {sorted(given)} experts, "
+                f"the routers seen have {sorted(seen)}"
+            )
+        return summary
 
 
 def parse(text: str) -> MoeRouting:
@@ -60,12 +63,12 @@ def parse(text: str) -> MoeRouting:
     if text == ZIPF or text.startswith(f"{ZIPF}:"):
         return MoeRouting(mode=ZIPF, alpha=_alpha(text))
     path = Path(text)
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"--moe-routing {text!r}: no such file; {_FORMS}")
     try:
-        content = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--moe-routing {text}: cannot be read: {error}") from None
+        content = read_text(path)
+    except OutsideError as error:
+        raise UsageError(f"--moe-routing: {error}") from None
     layers = _from_csv(content, text) if path.suffix.lower() == ".csv" else _from_json(content, text)
     for number, row in enumerate(layers):
         _check(row, f"--moe-routing {text}: layer {number}" if len(layers) > 1 else f"--moe-routing {text}")
@@ -87,14 +90,14 @@ def _alpha(text: str) -> float:
 
 def _from_json(content: str, name: str) -> list[list[float]]:
     try:
-        value = json.loads(content)
-    except ValueError as error:
-        raise UsageError(f"--moe-routing {name}: not valid JSON: {error}") from None
+        value = parse_json(content, name)
+    except OutsideError as error:
+        raise UsageError(f"--moe-routing {error}") from None
     if isinstance(value, dict):
         unknown = sorted(set(value) - {"shares", "layers"})
         if unknown or len(value) != 1:
             raise UsageError(
-                f"--moe-routing {name}: wants one field, 'shares' (a list of numbers) or 'layers' "
+                f"--moe-routing {name}: expected one field, 'shares' (a list of numbers) or 'layers' "
                 f"(a list of such lists), not {sorted(value)}"
             )
         value = value["layers"] if "layers" in value else [value["shares"]]
@@ -102,27 +105,25 @@ def _from_json(content: str, name: str) -> list[list[float]]:
         value = [value]
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise UsageError(
-            f"--moe-routing {name}: wants a list of shares, or a list of such lists, one per layer"
+            f"--moe-routing {name}: expected a list of shares, or a list of such lists, one per layer"
         )
     for number, row in enumerate(value):
         for expert, share in enumerate(row):
             if isinstance(share, bool) or not isinstance(share, (int, float)):
                 raise UsageError(
-                    f"--moe-routing {name}: layer {number}, expert {expert}: {share!r} is no number"
+                    f"--moe-routing {name}: layer {number}, expert {expert}: {share!r} is not a number"
                 )  # fmt: skip
     return value
 
 
 def _from_csv(content: str, name: str) -> list[list[float]]:
-    rows = csv.DictReader(content.splitlines())
-    fields = list(rows.fieldnames or [])
-    if not {"expert", "share"} <= set(fields):
-        raise UsageError(
-            f"--moe-routing {name}: wants the columns expert, share and perhaps layer, not {fields}"
-        )
+    try:
+        rows = parse_csv(content, name, ["expert", "share"])
+    except OutsideError as error:
+        raise UsageError(f"--moe-routing {error}; the columns are expert, share and perhaps layer") from None
     shares: dict[int, dict[int, float]] = {}
-    for row in rows:
-        where = f"--moe-routing {name}: line {rows.line_num}"
+    for line, row in enumerate(rows, start=2):
+        where = f"--moe-routing {name}: line {line}"
         layer, expert = (
             _index(row.get("layer") or "0", f"{where}: layer"),
             _index(row["expert"], f"{where}: expert"),
@@ -130,9 +131,9 @@ def _from_csv(content: str, name: str) -> list[list[float]]:
         try:
             share = float(row["share"] or "")
         except ValueError:
-            raise UsageError(f"{where}: share {row['share']!r} is no number") from None
+            raise UsageError(f"{where}: share {row['share']!r} is not a number") from None
         if expert in shares.setdefault(layer, {}):
-            raise UsageError(f"{where}: expert {expert} of layer {layer} is there twice")
+            raise UsageError(f"{where}: expert {expert} of layer {layer} appears twice")
         shares[layer][expert] = share
     if not shares:
         raise UsageError(f"--moe-routing {name}: has no rows")
@@ -159,7 +160,7 @@ def _index(text: str | None, where: str) -> int:
 
 def _check(row: list[float], where: str) -> None:
     if len(row) < 2:
-        raise UsageError(f"{where}: wants the shares of at least 2 experts, not {len(row)}")
+        raise UsageError(f"{where}: expected the shares of at least 2 experts, not {len(row)}")
     for expert, share in enumerate(row):
         if not math.isfinite(share) or share < 0:
             raise UsageError(f"{where}, expert {expert}: a share must be 0 or more, not {share}")

@@ -11,7 +11,7 @@ from phantom.wire.messages import JobOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """One `phantom run`. Sizes and names are as the user gave them; None means the default of contract.md."""
+    """One `phantom run`. Sizes and names are the user's; None means the default (docs/commands/run.md)."""
 
     command: tuple[str, ...]
     cluster: str = "h100-dgx"

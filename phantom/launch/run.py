@@ -15,11 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as replace_parts
+
 from interpose import environment
 from interpose.standins import registry
 from interpose.startup import pth
 from netsim.cluster import load_cluster
 from netsim.errors import NetsimError
+from netsim.outside import OutsideError, printable
 from phantom.launch import moe_routing, orphans, outdir
 from phantom.launch.agent import Agent
 from phantom.launch.command import ONCE, parse
@@ -36,6 +39,7 @@ from phantom.launch.supervisor import Outcome, Supervisor
 from phantom.launch.tokens import own_token, server_token
 from phantom.launch.verdict import SIMULATOR, Verdict, judge
 from phantom.report import finish as report
+from phantom.results.run_summary import Summary, summary_from
 from phantom.serve.config import cluster_digest
 from phantom.serve.recorder import FILE as COLLECTIVES
 from phantom.serve.server import KERNELS_FILE as KERNELS
@@ -63,7 +67,7 @@ class Run:
         self._recording = False
         self._token = ""  # admits nodes to this run
         self._server_token = ""
-        self._partial: dict[str, Any] | None = None
+        self._partial: Summary | None = None
         self._interrupted = threading.Event()
         self._moe_routing = moe_routing.MoeRouting()
         self._recorded: tuple[tuple[int, int] | None, list[int] | None] = (None, None)
@@ -290,7 +294,7 @@ class Run:
         assert self._agent is not None
         left = self._agent.end_orphans(f"{environment.STATE}={self._state}")
         marks = sorted(path.name for path in self._state.iterdir())
-        summary: dict[str, Any] | None = None
+        summary: Summary | None = None
         trouble: str | None = outcome.simulator_gone
         if trouble is None:
             statuses = {name.removeprefix("rank "): status for name, status in outcome.statuses.items()}
@@ -298,7 +302,7 @@ class Run:
                 summary = self._client.close_job(
                     CloseJob(statuses=statuses, interrupted=outcome.was_interrupted, wall_s=outcome.wall_s)
                 )
-                self._fetch_files(summary)
+                summary = self._fetch_files(summary)
             except PhantomError as error:
                 trouble = str(error)
         verdict = judge(
@@ -313,41 +317,37 @@ class Run:
             orphans=left,
             wall_s=time.monotonic() - self._started_s,
         )
-        self._moe_routing.note(verdict.summary, self._options.moe_routing)
+        noted = self._moe_routing.note(verdict.summary, self._options.moe_routing)
+        verdict = replace(verdict, summary=noted)
         try:
             report.write_summary(self.out / "summary.json", verdict.summary)
         except OSError as error:
             text = cannot_write(error, self.out / "summary.json")
             return replace(verdict, status=verdict.status or SIMULATOR, messages=(*verdict.messages, text))
         self._progress.phase("writing the report")
-        verdict.summary.update(
-            report.finish(
-                self.out,
-                timeline=self._options.timeline,
-                tokens_per_step=self._options.tokens_per_step,
-                samples_per_step=self._options.samples_per_step,
-                options=self._options.engine_options(),
-            )
+        finished = report.finish(
+            self.out,
+            timeline=self._options.timeline,
+            tokens_per_step=self._options.tokens_per_step,
+            samples_per_step=self._options.samples_per_step,
+            options=self._options.engine_options(),
         )
-        return verdict
+        return replace(verdict, summary=finished)
 
     def _keep(self, partial: dict[str, Any]) -> None:
         """Writes the results so far, so that they outlive this process and the simulator."""
         assert self.out is not None
-        self._partial = partial
-        warning = "the run did not end in order; these are the steps up to a moment before"
-        content = {
-            **partial,
-            "command": list(self._options.command),
-            "warnings": [*partial.get("warnings", ()), warning],
-        }
-        with contextlib.suppress(OSError):  # the final summary says so if the folder cannot be written
+        with contextlib.suppress(OutsideError, OSError):  # the final summary says so if one cannot be written
+            self._partial = summary_from(partial, name="the simulator's summary")
+            warning = "the run did not end in order; these are the steps up to a moment before"
+            command = tuple(printable(word) for word in self._options.command)
+            content = replace_parts(self._partial, command=command).warned(warning)
             report.write_summary(self.out / "summary.json", content)
 
-    def _fetch_files(self, summary: dict[str, Any]) -> None:
+    def _fetch_files(self, summary: Summary) -> Summary:
         """A simulator elsewhere gives its files of the job; a report without them would look complete."""
         if not self._recording:
-            return
+            return summary
         assert self._client is not None
         assert self.out is not None
         for name, file in ((COLLECTIVES, self.out / "spool" / COLLECTIVES), (KERNELS, self.out / KERNELS)):
@@ -355,7 +355,8 @@ class Run:
                 self._client.fetch(name, file)
             except (SimulatorError, OSError) as error:
                 text = f"the simulator's record did not arrive, so {name} is missing in the results: {error}"
-                summary.setdefault("warnings", []).append(text)
+                summary = summary.warned(text)
+        return summary
 
     def _end(self) -> None:
         self._progress.clear()

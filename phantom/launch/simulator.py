@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import select
@@ -19,8 +18,10 @@ from typing import Any
 
 import grpc
 
+from netsim.outside import OutsideError, parse_json
 from phantom.launch.errors import SimulatorError, UsageError
 from phantom.launch.processes import is_stopped
+from phantom.results.run_summary import Summary, summary_from
 from phantom.wire import simulator_pb2 as protobuf
 from phantom.wire import simulator_pb2_grpc as service
 from phantom.wire import token as tokens
@@ -204,7 +205,7 @@ class SimulatorClient:
         self._token = opened.token
         return opened
 
-    def close_job(self, end: CloseJob) -> dict[str, Any]:
+    def close_job(self, end: CloseJob) -> Summary:
         """Ends the job; returns the summary. Raises SimulatorError."""
         self._closing = True
         deadline_s = time.monotonic() + HURRIED_S
@@ -213,7 +214,11 @@ class SimulatorClient:
                 break
             with contextlib.suppress(grpc.RpcError, TimeoutError):
                 self._result(told, max(deadline_s - time.monotonic(), 0.0))
-        return dict(json.loads(self._call(self._stub.CloseJob, end)))
+        try:
+            name = "the simulator's summary"
+            return summary_from(parse_json(self._call(self._stub.CloseJob, end), name), name=name)
+        except OutsideError as error:
+            raise SimulatorError(str(error)) from None
 
     def fetch(self, name: str, file: Path) -> None:
         """Writes a file that the simulator keeps of a closed job. Raises SimulatorError, OSError."""

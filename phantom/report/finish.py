@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from phantom.launch.errors import cannot_write
 from phantom.report.links import by_kind, link_shares
 from phantom.report.page import PAGE, write_page
 from phantom.report.waiting import detail
-from phantom.timeline.recording import Recording, load
+from phantom.results.run_summary import Scalar, Summary, to_json
+from phantom.timeline.recording import Recording, load, read_summary
 from phantom.timeline.spool import SpoolError
 from phantom.timeline.write import write_timeline
 
@@ -25,22 +26,25 @@ def finish(
     timeline: bool,
     tokens_per_step: int | None = None,
     samples_per_step: int | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Writes timeline (if wanted) and page, and adds to summary.json, which is returned.
+    options: Mapping[str, Scalar] | None = None,
+) -> Summary:
+    """Writes the timeline (if asked for) and the page, and adds to summary.json, which is returned.
 
     What cannot be written becomes a warning of the run. `tokens_per_step` and `samples_per_step` are the
-    whole job's, as the user told them; `options` are listed under the page's configuration.
+    whole job's, as the user gave them; `options` are listed under the page's configuration. Raises NoRun
+    where there is no summary.json.
     """
     warnings: list[str] = []
     path = out / "summary.json"
-    summary = json.loads(path.read_text(encoding="utf-8"))
-    step_s = (summary.get("step_virtual_s") or {}).get("median")
-    for name, amount in (("tokens_per_s", tokens_per_step), ("samples_per_s", samples_per_step)):
-        if amount is not None and step_s:
-            summary[name] = amount / step_s
+    summary = read_summary(out)
+    step_s = summary.step_virtual_s.median
+    if step_s:
+        tokens_per_s = tokens_per_step / step_s if tokens_per_step is not None else None
+        samples_per_s = samples_per_step / step_s if samples_per_step is not None else None
+        summary = replace(summary, tokens_per_s=tokens_per_s, samples_per_s=samples_per_s)
     if options is not None:
-        summary["options"] = {key: value for key, value in options.items() if value is not None}
+        given = {key: value for key, value in options.items() if value is not None}
+        summary = replace(summary, options=given)
     recording: Recording | None = None
     try:
         recording = load(out)
@@ -50,29 +54,27 @@ def finish(
                 f"ranks that were ended before they had recorded anything are missing here: {names}"
             )
         warnings += recording.gaps
-        shares = detail(recording)
-        if shares is not None:
-            summary["detail"] = shares
-        if used := link_shares(recording):
-            summary["links"] = by_kind(used)
+        used = link_shares(recording)
+        summary = replace(summary, detail=detail(recording), links=tuple(by_kind(used)) if used else None)
     except (SpoolError, OSError, ValueError) as error:
         warnings.append(f"the report could not be made: {error}")
         recording = None
     if recording is not None and timeline:
         warnings += _timeline(recording, out / TIMELINE)
-    summary.setdefault("warnings", []).extend(warnings)
+    summary = summary.warned(*warnings)
     if recording is not None:
         try:
-            write_page(replace(recording, summary=summary))
+            write_page(dataclasses.replace(recording, summary=summary))
         except (SpoolError, ValueError) as error:
-            summary["warnings"].append(f"the report could not be made: {error}")
+            summary = summary.warned(f"the report could not be made: {error}")
         except OSError as error:
-            summary["warnings"].append(f"no report: {cannot_write(error, out / PAGE)}")
+            summary = summary.warned(f"no report: {cannot_write(error, out / PAGE)}")
     try:
         write_summary(path, summary)
     except OSError as error:
-        text = f"{path} lacks what the report adds: it could not be written again: {error.strerror}"
-        summary.setdefault("warnings", []).append(text)
+        summary = summary.warned(
+            f"{path} lacks what the report adds: it could not be written again: {error.strerror}"
+        )
     return summary
 
 
@@ -89,11 +91,11 @@ def _timeline(recording: Recording, path: Path) -> list[str]:
     return [warning] if warning else []
 
 
-def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
+def write_summary(path: Path, summary: Summary) -> None:
     """Writes summary.json; where that fails (a full disk) an earlier one stays as it is. Raises OSError."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        part.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
+from phantom.results.run_summary import LinkKind
 from phantom.timeline.recording import Recording
 
 
@@ -41,21 +41,21 @@ def link_shares(recording: Recording) -> list[LinkShare]:
     return sorted(found, key=lambda share: (-share.utilisation, -share.peak_utilisation, share.name))
 
 
-def by_kind(shares: list[LinkShare]) -> list[dict[str, Any]]:
+def by_kind(shares: list[LinkShare]) -> list[LinkKind]:
     """summary.json's `links`: one entry per kind of link, that with the busiest link first."""
     kinds: dict[str, list[LinkShare]] = {}
     for share in shares:
         kinds.setdefault(share.kind, []).append(share)
     return [
-        {
-            "kind": kind,
-            "links": len(members),
-            "capacity_bytes_per_s": members[0].capacity_bytes_per_s,
-            "bytes": sum(member.bytes for member in members),
-            "utilisation": sum(member.utilisation for member in members) / len(members),
-            "busiest": members[0].name,
-            "busiest_utilisation": members[0].utilisation,
-            "peak_utilisation": max(member.peak_utilisation for member in members),
-        }
+        LinkKind(
+            kind=kind,
+            links=len(members),
+            capacity_bytes_per_s=members[0].capacity_bytes_per_s,
+            bytes=sum(member.bytes for member in members),
+            utilisation=sum(member.utilisation for member in members) / len(members),
+            busiest=members[0].name,
+            busiest_utilisation=members[0].utilisation,
+            peak_utilisation=max(member.peak_utilisation for member in members),
+        )
         for kind, members in kinds.items()
     ]

@@ -52,7 +52,7 @@ def categories(spool: RankSpool) -> list[str]:
     events = spool.memory[["device", "address", "bytes", "time_ps"]].tolist()
     found = [""] * len(events)
     live: dict[tuple[int, int], int] = {}
-    told: dict[int, str] = {}
+    named: dict[int, str] = {}
     # A rank uses one device as a rule; a tag names the block at that address, wherever it lives.
     by_address: dict[int, int] = {}
     at = 0
@@ -71,8 +71,8 @@ def categories(spool: RankSpool) -> list[str]:
         if tag is not None:
             for address in tag.addresses.tolist():
                 if address in by_address:
-                    told.setdefault(by_address[address], tag.category)
-    for index, category in told.items():
+                    named.setdefault(by_address[address], tag.category)
+    for index, category in named.items():
         found[index] = category
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from netsim.cluster import gpu_preset, gpu_presets
 from phantom.report.memory import (
@@ -16,7 +15,8 @@ from phantom.report.memory import (
     Peak,
     peaks,
 )
-from phantom.terminal.units import seconds, share, size
+from phantom.results.run_summary import Summary
+from phantom.terminal.units import many, seconds, share, size
 from phantom.timeline.recording import Recording
 
 RANKS_SHOWN = 4
@@ -40,20 +40,20 @@ class Shortage:
         return self.allocated_bytes + self.requested_bytes - self.capacity_bytes
 
 
-def shortages(summary: Mapping[str, Any]) -> list[Shortage]:
+def shortages(summary: Summary) -> list[Shortage]:
     """The OOM faults that ranks reported, in order of time."""
     found = [
         Shortage(
-            rank=int(fault["rank"]),
-            time_s=int(fault.get("now_ps", 0)) * 1e-12,
-            requested_bytes=int(fault.get("requested_bytes", 0)),
-            allocated_bytes=int(fault.get("allocated_bytes", 0)),
-            reserved_bytes=int(fault.get("reserved_bytes", 0)),
-            capacity_bytes=int(fault.get("capacity_bytes", 0)),
-            holders={str(key): int(value) for key, value in (fault.get("holders") or {}).items()},
+            rank=fault.rank,
+            time_s=fault.now_ps * 1e-12,
+            requested_bytes=fault.requested_bytes,
+            allocated_bytes=fault.allocated_bytes,
+            reserved_bytes=fault.reserved_bytes,
+            capacity_bytes=fault.capacity_bytes,
+            holders=fault.holders,
         )
-        for fault in summary.get("faults") or []
-        if fault.get("kind") == "oom"
+        for fault in summary.faults
+        if fault.kind == "oom"
     ]
     return sorted(found, key=lambda shortage: (shortage.time_s, shortage.rank))
 
@@ -125,7 +125,7 @@ def _holders(held: Mapping[str, int], whole: int) -> list[str]:
     ]
 
 
-def oom_report(summary: Mapping[str, Any]) -> str:
+def oom_report(summary: Summary) -> str:
     """Which rank, when, what was asked, what holds memory, what would fit; empty where no rank had an OOM."""
     found = shortages(summary)
     if not found:
@@ -134,16 +134,15 @@ def oom_report(summary: Mapping[str, Any]) -> str:
     others = len({shortage.rank for shortage in found}) - 1
     lines = [
         f"rank {first.rank} ran out of memory at {seconds(first.time_s)} of virtual time"
-        + (f" ({others} more ranks after it)" if others else ""),
+        + (f" ({many(others, 'more rank')} after it)" if others else ""),
         f"  asked for {size(first.requested_bytes)}; allocated {size(first.allocated_bytes)}, reserved "
         f"{size(first.reserved_bytes)} of {size(first.capacity_bytes)} usable",
     ]
     if first.missing_bytes > 0:
         lines.append(f"  {size(first.missing_bytes)} too much")
     lines += ["  held by", *_holders(first.holders, first.allocated_bytes), "  what would fit"]
-    world_size = int(summary.get("world_size", 1))
-    lines += [f"    - {text}" for text in remedies(first, world_size=world_size)]
-    if not summary.get("steps"):
+    lines += [f"    - {text}" for text in remedies(first, world_size=summary.world_size)]
+    if not summary.steps:
         lines.append(
             "  no step was complete: what would fit is said of this allocation; what the rest of the step "
             "needs (activations, gradients, optimizer state) is not known yet"
@@ -165,7 +164,7 @@ def _peak_lines(rank: int, peak: Peak, capacity: int | None) -> list[str]:
 def memory_report(recording: Recording) -> str:
     """The report of an OOM if there was one, and the peaks of the ranks that held most."""
     parts = [text] if (text := oom_report(recording.summary)) else []
-    capacity = (recording.summary.get("gpu") or {}).get("memory_bytes")
+    capacity = recording.summary.memory_bytes
     found = peaks(recording.ranks, limit=RANKS_SHOWN)
     ordered = sorted(found, key=lambda rank: (-found[rank].allocated_bytes, rank))
     parts += ["\n".join(_peak_lines(rank, found[rank], capacity)) for rank in ordered]

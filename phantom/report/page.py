@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from phantom.report import markup as m
 from phantom.report import time_sections, work_sections
 from phantom.report.memory_report import oom_report
-from phantom.terminal.table import rows as figure_rows
+from phantom.results.run_summary import Summary, plain
+from phantom.terminal.figures import job_line, time_parts
+from phantom.terminal.figures import rows as figure_rows
 from phantom.terminal.units import count, seconds, share, size
 from phantom.timeline.recording import Recording
 
@@ -34,26 +34,22 @@ SECTIONS = (
 )
 
 
-def _cards(summary: Mapping[str, Any]) -> str:
-    step = summary.get("step_virtual_s") or {}
-    ranks = summary.get("ranks") or []
-    keys = ("compute_s", "exposed_communication_s", "idle_s")
-    parts = [sum(float(rank.get(key) or 0) for rank in ranks) for key in keys]
+def _cards(summary: Summary) -> str:
+    ranks, parts = summary.ranks, time_parts(summary)
     total = sum(parts)
-    cards = [("step time", seconds(step.get("median")), "median of the counted steps")]
-    if summary.get("tokens_per_s") is not None:
-        cards.append(("tokens/s", count(summary["tokens_per_s"]), "whole job"))
-    if summary.get("mfu") is not None:
-        cards.append(("MFU", share(summary["mfu"]), "model FLOP/s of the GPUs' peak"))
+    cards = [("step time", seconds(summary.step_virtual_s.median), "median of the counted steps")]
+    if summary.tokens_per_s is not None:
+        cards.append(("tokens/s", count(summary.tokens_per_s), "whole job"))
+    if summary.mfu is not None:
+        cards.append(("MFU", share(summary.mfu), "model FLOP/s of the GPUs' peak"))
     if total > 0:
         names = ("compute", "exposed communication", "idle")
         cards += [(name, share(part / total), "of all ranks' time") for name, part in zip(names, parts)]
-    detail = summary.get("detail") or {}
-    if detail.get("bubble") is not None:
-        cards.append(("pipeline bubble", share(detail["bubble"]), "waiting in messages, or idle"))
+    if summary.detail is not None and summary.detail.bubble is not None:
+        cards.append(("pipeline bubble", share(summary.detail.bubble), "waiting in messages, or idle"))
     if ranks:
-        peak = max(int(rank.get("peak_reserved_bytes") or 0) for rank in ranks)
-        capacity = (summary.get("gpu") or {}).get("memory_bytes")
+        peak = max(rank.peak_reserved_bytes for rank in ranks)
+        capacity = summary.memory_bytes
         cards.append(
             ("peak memory", size(peak), f"reserved, of {size(capacity)}" if capacity else "reserved")
         )
@@ -65,14 +61,15 @@ def _cards(summary: Mapping[str, Any]) -> str:
     return f'<dl class="cards">{inner}</dl>'
 
 
-def _figures(summary: Mapping[str, Any]) -> str:
+def _figures(summary: Summary) -> str:
     lines = [[m.text(label.strip()), m.text(value)] for label, value in figure_rows(summary)]
     columns = [("figure", "text"), ("value", "text")]
     listed = m.table(columns, lines, caption="Key figures", sortable=False)
     # After an out-of-memory error the simulator itself only saw ranks go away.
-    told = oom_report(summary) if summary.get("status") == "oom" else ""
-    told = told or (summary.get("failure") or {}).get("message") or ""
-    alert = f'<pre class="alert">{m.text(told)}</pre>' if told else ""
+    reason = oom_report(summary) if summary.status == "oom" else ""
+    if not reason and summary.failure is not None:
+        reason = summary.failure.message
+    alert = f'<pre class="alert">{m.text(reason)}</pre>' if reason else ""
     return m.section(
         "figures",
         "Result",
@@ -84,28 +81,27 @@ def _figures(summary: Mapping[str, Any]) -> str:
 
 def _warnings(recording: Recording) -> str:
     summary = recording.summary
-    told = summary.get("warnings") or []
-    told = [*told, *(gap for gap in recording.gaps if gap not in told)]
-    warnings = [f"<li>{m.text(text)}</li>" for text in told]
+    texts = [*summary.warnings, *(gap for gap in recording.gaps if gap not in summary.warnings)]
+    warnings = [f"<li>{m.text(text)}</li>" for text in texts]
     parts = [f"<ul>{''.join(warnings)}</ul>" if warnings else "<p>None.</p>"]
-    reads = summary.get("unknown_value_reads") or []
+    reads = summary.unknown_value_reads
     if reads:
-        rows = [[m.code(r["where"]), (count(r["count"]), r["count"])] for r in reads]
+        rows = [[m.code(r.where), (count(r.count), r.count)] for r in reads]
         columns = [("read of a value that was never computed", "text"), ("times", "number")]
         parts.append(m.table(columns, rows, caption="Reads of unknown values"))
     return m.section("warnings", "Warnings", *parts)
 
 
-def _configuration(summary: Mapping[str, Any]) -> str:
-    rows = [["command", m.code(" ".join(map(str, summary.get("command") or [])))]]
+def _configuration(summary: Summary) -> str:
+    rows = [["command", m.code(" ".join(summary.command))]]
     for key in ("cluster", "nodes", "gpus_per_node", "world_size", "status", "wall_s", "schema"):
-        if summary.get(key) is not None:
-            rows.append([m.text(key), m.text(summary[key])])
-    if summary.get("gpu"):
-        rows.append(["gpu", m.text(summary["gpu"].get("name"))])
-    for key, value in (summary.get("simulator") or {}).items():
+        if getattr(summary, key) is not None:
+            rows.append([m.text(key), m.text(getattr(summary, key))])
+    if summary.gpu is not None:
+        rows.append(["gpu", m.text(summary.gpu.name)])
+    for key, value in plain(summary.simulator).items() if summary.simulator is not None else ():
         rows.append([m.text(f"simulator.{key}"), m.text(value)])
-    for key, value in (summary.get("options") or {}).items():
+    for key, value in (summary.options or {}).items():
         rows.append([m.text(f"option {key}"), m.text(value)])
     columns = [("name", "text"), ("value", "text")]
     return m.section(
@@ -138,9 +134,9 @@ def render(recording: Recording) -> str:
     resources = files("phantom.report")
     style = (resources / "page.css").read_text(encoding="utf-8")
     script = (resources / "page.js").read_text(encoding="utf-8")
-    command = " ".join(map(str, summary.get("command") or []))
-    status = str(summary.get("status"))
-    job = f"{summary.get('world_size')} GPUs · {summary.get('nodes')} nodes · {summary.get('cluster')}"
+    command = " ".join(summary.command)
+    status = summary.status
+    job = job_line(summary)
     return f"""<!doctype html>
 <html lang="en">
 <head>

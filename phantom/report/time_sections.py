@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from phantom.report import markup as m
 from phantom.report.critical_path import COMMUNICATION, COMPUTE, critical_path, shares
 from phantom.report.overview import strips
 from phantom.report.waiting import by_rank
-from phantom.terminal.units import count, seconds, share
+from phantom.results.run_summary import Summary
+from phantom.terminal.units import count, many, seconds, share
 from phantom.timeline.recording import Recording
 
 PATH_ROWS = 20
@@ -23,29 +23,26 @@ PARTS = (
 NO_STEP = "<p>No step was complete.</p>"
 
 
-def steps(summary: Mapping[str, Any]) -> str:
+def steps(summary: Summary) -> str:
     """The steps as bars."""
-    rows = summary.get("steps") or []
+    rows = summary.steps
     if not rows:
         return m.section("steps", "Steps", "<p>No step was seen: no torch.optim optimizer was stepped.</p>")
-    longest = max(row["virtual_s"] for row in rows) or 1.0
+    longest = max(row.virtual_s for row in rows) or 1.0
     shown = rows if len(rows) <= 60 else rows[:: -(-len(rows) // 60)]
     bars = "".join(
-        f'<span style="height:{max(row["virtual_s"] / longest * 100, 1):.2f}%" '
-        f'title="step {row["index"]}: {seconds(row["virtual_s"])}"></span>'
+        f'<span style="height:{max(row.virtual_s / longest * 100, 1):.2f}%" '
+        f'title="step {row.index}: {seconds(row.virtual_s)}"></span>'
         for row in shown
     )
     picture = f'<div class="columns" role="img" aria-label="Time of each step">{bars}</div>'
-    lines = [
-        [(m.text(row["index"]), row["index"]), (seconds(row["virtual_s"]), row["virtual_s"])]
-        for row in rows[:500]
-    ]
+    lines = [[(m.text(row.index), row.index), (seconds(row.virtual_s), row.virtual_s)] for row in rows[:500]]
     listed = m.table([("step", "number"), ("time", "number")], lines, caption="Time of each step")
     return m.section(
         "steps",
         "Steps",
         picture,
-        f"<details><summary>Times of {len(rows)} steps</summary>{listed}</details>",
+        f"<details><summary>Times of {many(len(rows), 'step')}</summary>{listed}</details>",
         intro="A step ends when the last rank's device has finished it. Step 0 counts from the first kernel.",
     )
 
@@ -53,13 +50,13 @@ def steps(summary: Mapping[str, Any]) -> str:
 def ranks(recording: Recording) -> str:
     """Where each rank's time went."""
     summary = recording.summary
-    if not summary.get("steps"):
+    if not summary.steps:
         return m.section("ranks", "Step breakdown per rank", NO_STEP)
     split = by_rank(recording)
     lines: list[list[Any]] = []
-    for rank in summary.get("ranks") or []:
-        number = rank["rank"]
-        values = [float(rank.get(k) or 0) for k in ("compute_s", "exposed_communication_s", "idle_s")]
+    for rank in summary.ranks:
+        number = rank.rank
+        values = [rank.compute_s, rank.exposed_communication_s, rank.idle_s]
         total = sum(values) or 1.0
         row = split.get(number)
         if row is not None and row.total_ps:
@@ -77,7 +74,7 @@ def ranks(recording: Recording) -> str:
         )
     columns = [("rank", "number"), ("share of its time", "bar"), ("compute", "number")]
     columns += [("exposed communication", "number"), ("idle", "number")]
-    waits = "" if split else " Waiting is not told apart from transfer, as no detail was recorded."
+    waits = "" if split else " Waiting and transfer are shown as one, because no detail was recorded."
     return m.section(
         "ranks",
         "Step breakdown per rank",
@@ -95,7 +92,7 @@ def overview(recording: Recording) -> tuple[str, dict[str, Any]]:
     indices = recording.step_indices
     if not indices:
         text = f"<p>No step was recorded whole ({m.text(recording.extent)}).</p>"
-        if not recording.summary.get("steps"):
+        if not recording.summary.steps:
             text = NO_STEP
         return m.section("overview", "Ranks over time", text), {}
     data = {}
@@ -150,7 +147,7 @@ def path(recording: Recording) -> str:
     columns.append(("share of the step", "number"))
     visited = sorted({segment.rank for segment in segments})
     ranks = ", ".join(map(str, visited[:12])) + (" …" if len(visited) > 12 else "")
-    note = f"It runs over rank{'s' if len(visited) != 1 else ''} {ranks} in {len(segments)} pieces."
+    note = f"It runs over rank{'s' if len(visited) != 1 else ''} {ranks} in {many(len(segments), 'piece')}."
     return m.section(
         "path",
         f"Critical path of step {step}",

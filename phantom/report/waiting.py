@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantom.report.intervals import Intervals, length_ps, union
+from phantom.results.run_summary import Detail
 from phantom.timeline.recording import Recording
 
 MESSAGES = "send_recv"
@@ -101,7 +102,7 @@ def by_rank(recording: Recording) -> dict[int, Waiting]:
     return found
 
 
-def detail(recording: Recording) -> dict[str, Any] | None:
+def detail(recording: Recording) -> Detail | None:
     """What summary.json says of the recorded steps, None where nothing was recorded.
 
     `bubble` is the share of device time that a pipeline leaves empty: waiting in messages, or idle; only for
@@ -111,15 +112,14 @@ def detail(recording: Recording) -> dict[str, Any] | None:
     total_ps = sum(row.total_ps for row in rows.values())
     if not total_ps:
         return None
-    result: dict[str, Any] = {
-        "steps": recording.step_indices,
-        "ranks": len(rows),
-        "compute": sum(row.compute_ps for row in rows.values()) / total_ps,
-        "transfer": sum(row.transfer_ps for row in rows.values()) / total_ps,
-        "waiting_for_ranks": sum(row.waiting_ps for row in rows.values()) / total_ps,
-        "idle": sum(row.idle_ps for row in rows.values()) / total_ps,
-    }
-    if any(collective.kind == MESSAGES for collective in recording.collectives):
-        empty_ps = sum(row.message_waiting_ps + row.idle_ps for row in rows.values())
-        result["bubble"] = empty_ps / total_ps
-    return result
+    empty_ps = sum(row.message_waiting_ps + row.idle_ps for row in rows.values())
+    messages = any(collective.kind == MESSAGES for collective in recording.collectives)
+    return Detail(
+        steps=tuple(recording.step_indices),
+        ranks=len(rows),
+        compute=sum(row.compute_ps for row in rows.values()) / total_ps,
+        transfer=sum(row.transfer_ps for row in rows.values()) / total_ps,
+        waiting_for_ranks=sum(row.waiting_ps for row in rows.values()) / total_ps,
+        idle=sum(row.idle_ps for row in rows.values()) / total_ps,
+        bubble=empty_ps / total_ps if messages else None,
+    )

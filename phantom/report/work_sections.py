@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from phantom.report import markup as m
 from phantom.report.links import by_kind, link_shares
 from phantom.report.memory import CATEGORIES, Peak, peaks
-from phantom.terminal.table import HOST_COPIES
+from phantom.results.run_summary import Summary
+from phantom.terminal.figures import HOST_COPIES, computing, sources
 from phantom.terminal.units import count, rate, seconds, share, size
 from phantom.timeline.counters import memory_curve, thin
 from phantom.timeline.recording import Recording
@@ -17,20 +17,19 @@ CURVE_POINTS = 600
 BUSIEST_LINKS = 24
 
 
-def kernels(summary: Mapping[str, Any]) -> str:
+def kernels(summary: Summary) -> str:
     """Kernels by share, with the source of their cost."""
-    listed = [k for k in summary.get("top_kernels") or [] if k.get("source") != "network"]
-    classes = [c for c in summary.get("kernels") or [] if c.get("class") != "communication"]
-    total = sum(float(c["virtual_s"]) for c in classes) or sum(float(k["virtual_s"]) for k in listed) or 1.0
+    listed, classes, total = computing(summary)
+    total = total or 1.0
     lines = [
         [
-            m.code(k["name"]),
-            m.text(k.get("class", "")),
-            f'<span class="tag {m.text(k["source"])}">{m.text(k["source"])}</span>',
-            (count(k["count"]), k["count"]),
-            (seconds(k["virtual_s"] / k["count"] if k["count"] else 0), k["virtual_s"] / max(k["count"], 1)),
-            (seconds(k["virtual_s"]), k["virtual_s"]),
-            (m.meter(k["virtual_s"] / total), k["virtual_s"]),
+            m.code(k.name),
+            m.text(k.klass),
+            f'<span class="tag {m.text(k.source)}">{m.text(k.source)}</span>',
+            (count(k.count), k.count),
+            (seconds(k.virtual_s / k.count if k.count else 0), k.virtual_s / max(k.count, 1)),
+            (seconds(k.virtual_s), k.virtual_s),
+            (m.meter(k.virtual_s / total), k.virtual_s),
         ]
         for k in listed
     ]
@@ -38,10 +37,10 @@ def kernels(summary: Mapping[str, Any]) -> str:
     columns += [("time each", "number"), ("time, all ranks", "number"), ("share", "number")]
     by_class = [
         [
-            m.text(c["class"]),
-            (count(c["count"]), c["count"]),
-            (seconds(c["virtual_s"]), c["virtual_s"]),
-            (m.meter(c["virtual_s"] / total), c["virtual_s"]),
+            m.text(c.klass),
+            (count(c.count), c.count),
+            (seconds(c.virtual_s), c.virtual_s),
+            (m.meter(c.virtual_s / total), c.virtual_s),
         ]
         for c in classes
     ]
@@ -51,14 +50,13 @@ def kernels(summary: Mapping[str, Any]) -> str:
         ("time, all ranks", "number"),
         ("share", "number"),
     ]
-    coverage = summary.get("coverage") or {}
-    said = ", ".join(f"{name} {share(float(value))}" for name, value in coverage.items())
-    parts = [f"<p>Share of device time by source of the cost: {m.text(said or 'none')}.</p>"]
+    said = sources(summary) or "none"
+    parts = [f"<p>Share of device time by source of the cost: {m.text(said)}.</p>"]
     if by_class:
         parts.append(m.table(class_columns, by_class, caption="Kernels by class"))
     parts.append(m.table(columns, lines, caption="Kernels with most time"))
-    if summary.get("unpriced_ops"):
-        rows = [[m.code(o["op"]), (count(o["count"]), o["count"])] for o in summary["unpriced_ops"]]
+    if summary.unpriced_ops:
+        rows = [[m.code(o.op), (count(o.count), o.count)] for o in summary.unpriced_ops]
         unpriced = m.table(
             [("operator without a cost", "text"), ("calls", "number")], rows, caption="Unpriced"
         )
@@ -66,28 +64,28 @@ def kernels(summary: Mapping[str, Any]) -> str:
     return m.section("kernels", "Kernels", *parts)
 
 
-def collectives(summary: Mapping[str, Any]) -> str:
+def collectives(summary: Summary) -> str:
     """Collectives by kind, group and size."""
     rows, copies = [], []
-    for c in summary.get("collectives") or []:
-        bandwidth, limit = c.get("bus_bandwidth_bytes_per_s"), c.get("bus_limit_bytes_per_s")
+    for c in summary.collectives:
+        bandwidth, limit = c.bus_bandwidth_bytes_per_s, c.bus_limit_bytes_per_s
         reached = bandwidth / limit if bandwidth and limit else None
-        each_s = c["virtual_s"] / c["count"] if c["count"] else 0.0
-        choice = "/".join(str(c[key]) for key in ("algorithm", "protocol") if c.get(key))
-        channels = f" <small>{c['channels']} ch</small>" if c.get("channels") else ""
-        nodes = f" <small>{c['nodes']} nodes</small>" if c.get("nodes", 1) > 1 else ""
-        amount = [(size(c["bytes"]), c["bytes"]), (count(c["count"]), c["count"])]
-        amount += [(seconds(each_s), each_s), (seconds(c["virtual_s"]), c["virtual_s"])]
+        each_s = c.each_s or 0.0
+        choice = "/".join(word for word in (c.algorithm, c.protocol) if word)
+        channels = f" <small>{c.channels} ch</small>" if c.channels else ""
+        nodes = f" <small>{c.nodes} nodes</small>" if c.nodes > 1 else ""
+        amount: list[Any] = [(size(c.bytes), c.bytes), (count(c.count), c.count)]
+        amount += [(seconds(each_s), each_s), (seconds(c.virtual_s), c.virtual_s)]
         speed = [
             (rate(bandwidth), bandwidth or 0.0),
             (rate(limit), limit or 0.0),
             (m.meter(reached, kind="exposed") if reached is not None else "-", reached or 0.0),
         ]
-        if c["kind"] in HOST_COPIES:
-            copies.append([m.text(HOST_COPIES[c["kind"]]), *amount, *speed])
+        if c.kind in HOST_COPIES:
+            copies.append([m.text(HOST_COPIES[c.kind]), *amount, *speed])
         else:
-            group = (m.text(c["ranks"]) + nodes, c["ranks"])
-            rows.append([m.text(c["kind"]), group, *amount, m.text(choice) + channels, *speed])
+            group = (m.text(c.ranks) + nodes, c.ranks)
+            rows.append([m.text(c.kind), group, *amount, m.text(choice) + channels, *speed])
     copied = []
     if copies:
         columns = [("copy", "text"), ("size", "number"), ("count", "number"), ("time each", "number")]
@@ -116,13 +114,13 @@ def links(recording: Recording) -> str:
         return m.section("links", "Links", "<p>No link carried anything in the recorded steps.</p>")
     kinds = [
         [
-            m.code(k["kind"]),
-            (count(k["links"]), k["links"]),
-            (rate(k["capacity_bytes_per_s"]), k["capacity_bytes_per_s"]),
-            (size(k["bytes"]), k["bytes"]),
-            (m.meter(k["utilisation"], kind="exposed"), k["utilisation"]),
-            (share(k["busiest_utilisation"]), k["busiest_utilisation"]),
-            (share(k["peak_utilisation"]), k["peak_utilisation"]),
+            m.code(k.kind),
+            (count(k.links), k.links),
+            (rate(k.capacity_bytes_per_s), k.capacity_bytes_per_s),
+            (size(k.bytes), k.bytes),
+            (m.meter(k.utilisation, kind="exposed"), k.utilisation),
+            (share(k.busiest_utilisation), k.busiest_utilisation),
+            (share(k.peak_utilisation), k.peak_utilisation),
         ]
         for k in by_kind(shares)
     ]
@@ -156,18 +154,18 @@ def memory(recording: Recording) -> tuple[str, dict[str, Any]]:
     """Memory over time and what held it at the peak; curves are drawn by the page's script from the data."""
     summary = recording.summary
     found = peaks(recording.ranks)
-    capacity = (summary.get("gpu") or {}).get("memory_bytes")
+    capacity = summary.memory_bytes
     lines = []
-    for rank in summary.get("ranks") or []:
-        allocated, reserved = int(rank["peak_allocated_bytes"] or 0), int(rank["peak_reserved_bytes"] or 0)
+    for rank in summary.ranks:
+        allocated, reserved = rank.peak_allocated_bytes, rank.peak_reserved_bytes
         used = reserved / capacity if capacity else None
         lines.append(
             [
-                (m.text(rank["rank"]), rank["rank"]),
+                (m.text(rank.rank), rank.rank),
                 (size(allocated), allocated),
                 (size(reserved), reserved),
                 (m.meter(used) if used is not None else "-", used or 0.0),
-                "out of memory" if rank.get("oom") else "",
+                "out of memory" if rank.oom else "",
             ]
         )
     columns = [("rank", "number"), ("peak allocated", "number"), ("peak reserved", "number")]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from netsim.outside import OutsideError, read_json
+from phantom.results.run_summary import StepTime
 
 
 class MeasurementError(ValueError):
@@ -66,11 +68,9 @@ def read_measured(path: Path) -> dict[int, float]:
     at that place of the list, or {"index": i, "real_s": t}. Raises MeasurementError.
     """
     try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise MeasurementError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise MeasurementError(f"{path} is not JSON: {error}") from None
+        content = read_json(path, not_a_number=True)  # the check below names the place
+    except OutsideError as error:
+        raise MeasurementError(str(error)) from None
     entries = content.get("steps") if isinstance(content, dict) else content
     if not isinstance(entries, list):
         raise MeasurementError(
@@ -100,14 +100,14 @@ def _is_number(value: Any) -> bool:
 
 
 def compare_steps(
-    steps: Sequence[Mapping[str, Any]], measured: Mapping[int, float], *, skip: int | None = None
+    steps: Sequence[StepTime], measured: Mapping[int, float], *, skip: int | None = None
 ) -> Comparison:
     """Pairs the `steps` of a summary.json with measured times.
 
     `skip`: how many leading steps do not count; by default the first one where there are more, as in
     `step_virtual_s`. Raises MeasurementError where no step is left.
     """
-    virtual = {int(step["index"]): float(step["virtual_s"]) for step in steps}
+    virtual = {step.index: step.virtual_s for step in steps}
     pairs = tuple(
         StepPair(index=index, virtual_s=virtual[index], real_s=measured[index])
         for index in sorted(virtual.keys() & measured.keys())

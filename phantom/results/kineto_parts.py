@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import json
+import io
 import re
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from netsim.outside import OutsideError, decode_text, parse_json, read_bytes
 from phantom.kernels.predict.operator_classes import operators
 from phantom.results.budget import Interval, StepParts, parts_of
 from phantom.results.budget_names import collective_kind, operator_name
@@ -18,6 +20,7 @@ from phantom.results.compare import MeasurementError
 
 _STEP_MARK = re.compile(r"ProfilerStep#\d+$")
 _OPTIMIZER_MARK = "Optimizer.step#"
+_MAX_BYTES = 2 << 30
 _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 # Operators that did nothing where they called nothing.
 _EMPTY_LEAVES = frozenset({"to", "contiguous", "reshape", "item", "_local_scalar_dense"})
@@ -27,10 +30,10 @@ _EMPTY_LEAVES = frozenset({"to", "contiguous", "reshape", "item", "_local_scalar
 class _Event:
     name: str
     category: str
-    thread: tuple[Any, Any]
+    thread: tuple[str, str]
     begin_ps: int
     end_ps: int
-    arguments: dict[str, Any]
+    external_id: str | None
     children: list[_Event] = field(default_factory=list)
 
 
@@ -39,7 +42,7 @@ def kineto_parts(path: Path, *, known: Collection[str]) -> StepParts:
 
     `known`: canonical names of the simulated kernels. On the CPU an operator of such a name is a kernel with
     all that it calls; another is taken apart into what it calls. Steps are ProfilerStep marks, else the spans
-    between ends of optimizer steps. Raises MeasurementError for a file that is no trace or holds no step.
+    between ends of optimizer steps. Raises MeasurementError for a file that is not a trace or holds no step.
     """
     events = _read(path)
     bounds = _steps(events, path)
@@ -62,26 +65,44 @@ def kineto_parts(path: Path, *, known: Collection[str]) -> StepParts:
 
 def _read(path: Path) -> list[_Event]:
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        content = parse_json(_text(path), str(path), not_a_number=True)
         rows = content["traceEvents"] if isinstance(content, dict) else content
         events = [
             _Event(
                 name=str(row["name"]),
                 category=str(row.get("cat", "")),
-                thread=(row.get("pid"), row.get("tid")),
+                thread=(str(row.get("pid")), str(row.get("tid"))),
                 begin_ps=_ps(row["ts"]),
                 end_ps=_ps(row["ts"]) + _ps(row.get("dur", 0)),
-                arguments=row.get("args") or {},
+                external_id=_external_id(row.get("args")),
             )
             for row in rows
             if row.get("ph") == "X"
         ]
-    except OSError as error:
-        raise MeasurementError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MeasurementError(f"{path} is no torch.profiler trace: {error!r}") from None
+    except OutsideError as error:
+        raise MeasurementError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise MeasurementError(f"{path} is not a torch.profiler trace: {error!r:.200}") from None
     return sorted(events, key=lambda event: (event.begin_ps, -event.end_ps))
+
+
+def _text(path: Path) -> str:
+    content = read_bytes(path, limit_bytes=_MAX_BYTES)
+    if path.suffix == ".gz":
+        try:
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(_MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise OutsideError(f"{path} is not a gzip file: {error}") from None
+        if len(content) > _MAX_BYTES:
+            raise OutsideError(f"{path} holds more than the {_MAX_BYTES >> 30} GiB that are read of a trace")
+    return decode_text(content, str(path))
+
+
+def _external_id(arguments: Any) -> str | None:
+    """What ties a kernel to the operator that launched it."""
+    found = arguments.get("External id") if isinstance(arguments, dict) else None
+    return None if found is None else str(found)
 
 
 def _ps(microseconds: float) -> int:
@@ -135,15 +156,15 @@ def _device_kernels(
     device: list[_Event], events: list[_Event], begin_ps: int, end_ps: int
 ) -> list[tuple[str, str, Interval]]:
     """GPU kernels by the innermost operator that launched them ("External id" ties the two)."""
-    launcher: dict[Any, str] = {}
+    launcher: dict[str, str] = {}
     for event in events:
-        if event.category == "cpu_op" and "External id" in event.arguments:
-            launcher.setdefault(event.arguments["External id"], event.name)
+        if event.category == "cpu_op" and event.external_id is not None:
+            launcher.setdefault(event.external_id, event.name)
     found = []
     for event in device:
         if _collective(event):
             continue
-        name = operator_name(launcher.get(event.arguments.get("External id"), event.name))
+        name = operator_name(launcher.get(event.external_id or "", event.name))
         found.append((name, operators().get(name, "other"), _inside(event, begin_ps, end_ps)))
     return found
 
@@ -175,7 +196,7 @@ def _host_kernels(
 def _forest(events: list[_Event]) -> list[_Event]:
     """Nests events by time within each thread; `events` is ordered by begin, the longer first."""
     roots: list[_Event] = []
-    open_events: dict[tuple[Any, Any], list[_Event]] = {}
+    open_events: dict[tuple[str, str], list[_Event]] = {}
     for event in events:
         stack = open_events.setdefault(event.thread, [])
         while stack and stack[-1].end_ps <= event.begin_ps:

@@ -12,11 +12,12 @@ import msgspec
 
 from netsim.errors import NetsimError
 from netsim.network import Network
+from netsim.outside import printable
 from phantom.engine import Engine
 from phantom.engine.statistics import CollectiveTotal, RankReport, Statistics
 from phantom.results.limits import Placement, bus_limit_bytes_per_s, uneven_limit_bytes_per_s
 from phantom.results.routers import moe_routers
-from phantom.timeline.recording import SCHEMA
+from phantom.results.run_summary import SCHEMA, Summary, summary_from
 
 _PS = 1e12
 
@@ -31,15 +32,15 @@ def summarize(
     statuses: Mapping[str, int],
     interrupted: bool,
     wall_s: float,
-) -> dict[str, Any]:
+) -> Summary:
     """The summary at any moment; partial while the job runs. `statuses`: exit status by rank, as text."""
     statistics = engine.statistics
     status = job_status(engine, statuses, interrupted)
     steps = step_times(statistics, everything=status == "ok")
     counted = [step["index"] for step in steps[1:] or steps]
-    return {
+    found = {
         "schema": SCHEMA,
-        "command": list(command),
+        "command": [printable(word) for word in command],
         "cluster": cluster,
         "world_size": engine.world_size,
         "nodes": nodes,
@@ -82,10 +83,11 @@ def summarize(
         if engine.failure is None
         else {"kind": engine.failure.kind, "message": engine.failure.message},
     }
+    return summary_from(found)
 
 
 def job_status(engine: Engine, statuses: Mapping[str, int], interrupted: bool) -> str:
-    """ok, failed, deadlock, oom or interrupted. An OOM that the script survived is no failure."""
+    """ok, failed, deadlock, oom or interrupted. An OOM that the script survived does not count."""
     failure = engine.failure
     if failure is not None and failure.kind == "deadlock":
         return "deadlock"

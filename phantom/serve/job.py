@@ -9,13 +9,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from netsim.cluster import ClusterSpec
 from netsim.network import Network
 from phantom.engine import Engine, EngineOptions, JobError
 from phantom.engine.session import SessionState
 from phantom.results.limits import Placement
+from phantom.results.run_summary import Launch, Summary
 from phantom.results.summary import summarize
 from phantom.serve.recorder import Recorder
 from phantom.wire.fields import AbortKind
@@ -40,7 +43,7 @@ class Partial(NamedTuple):
     """The summary so far; `number` counts up with each new one."""
 
     number: int
-    summary: dict[str, Any]
+    summary: Summary
 
 
 class Job:
@@ -62,7 +65,7 @@ class Job:
         self._cluster = cluster
         self._seed = seed
         self._options = options
-        self._earlier: list[dict[str, Any]] = []
+        self._earlier: list[Launch] = []
         self._network, self._engine, self._recorder = self._make_engine()
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._outgoing: dict[int, queue.SimpleQueue[bytes | None]] = {}
@@ -109,9 +112,8 @@ class Job:
         begins anew, and the results are those of the last launch."""
         summary = self._summary({}, False)
         self._earlier.append(
-            {"steps": len(summary["steps"]), "step_virtual_s": summary["step_virtual_s"],
-             "status": summary["status"]}
-        )  # fmt: skip
+            Launch(steps=len(summary.steps), step_virtual_s=summary.step_virtual_s, status=summary.status)
+        )
         if self._recorder is not None:
             self._recorder.close()
         self._network, self._engine, self._recorder = self._make_engine()
@@ -232,15 +234,15 @@ class Job:
 
     # End
 
-    def close(self, *, statuses: dict[str, int], interrupted: bool) -> dict[str, Any]:
+    def close(self, *, statuses: dict[str, int], interrupted: bool) -> Summary:
         """Ends the job and returns its summary."""
         deadline_s = time.monotonic() + _DRAIN_S
         while not self.abandoned() and not interrupted and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        result: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
+        result: queue.SimpleQueue[Summary | BaseException] = queue.SimpleQueue()
 
         def finish() -> None:
-            outcome: dict[str, Any] | BaseException
+            outcome: Summary | BaseException
             try:
                 try:
                     self._engine.run()
@@ -270,7 +272,7 @@ class Job:
             raise summary
         return summary
 
-    def _summary(self, statuses: dict[str, int], interrupted: bool) -> dict[str, Any]:
+    def _summary(self, statuses: dict[str, int], interrupted: bool) -> Summary:
         summary = summarize(
             self._engine,
             network=self._network,
@@ -282,8 +284,7 @@ class Job:
             wall_s=time.monotonic() - self._started_s,
         )
         if self._earlier:
-            summary["earlier_launches"] = list(self._earlier)
-            summary["warnings"].append(
+            summary = replace(summary, earlier_launches=tuple(self._earlier)).warned(
                 f"the command started its ranks {len(self._earlier) + 1} times, one launch after the other; "
                 f"these are the results of the last (earlier_launches in summary.json has the others)"
             )

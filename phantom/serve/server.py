@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import grpc
 import msgpack
@@ -17,6 +16,7 @@ import msgspec
 from netsim.cluster import ClusterSpec, load_cluster
 from netsim.errors import NetsimError
 from phantom.engine import EngineOptions
+from phantom.results.run_summary import plain, to_json
 from phantom.serve.auth import Gate, Keys
 from phantom.serve.config import cluster_digest, kernel_gpu, rank_config
 from phantom.serve.job import Job
@@ -223,12 +223,11 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         message = _parse(CloseJob, request, context)
         job = self._current(context)
         summary = job.close(statuses=message.statuses, interrupted=message.interrupted)
-        self._save_kernels(job, summary)
-        self._tell_failures(summary)
+        summary = summary.warned(*self._save_kernels(job), *self._failures())
         with self._lock:
             if self._job is job:
                 self._job = None
-        return protobuf.JsonMessage(json=json.dumps(summary))
+        return protobuf.JsonMessage(json=to_json(summary))
 
     def Recording(
         self, request: protobuf.JsonMessage, context: grpc.ServicerContext
@@ -242,24 +241,24 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         except KeyError:
             _refuse(context, "NOT_FOUND", "there is no record of this job here (any more)")
 
-    def _tell_failures(self, summary: dict[str, Any]) -> None:
-        """Warns of kernels that could not be measured, or whose arguments nobody expected."""
+    def _failures(self) -> list[str]:
+        """Warnings of kernels that could not be measured, or whose arguments nobody expected."""
         failures = self._costs.failures
-        if failures:
-            key, reason = next(iter(sorted(failures.items())))
-            summary.setdefault("warnings", []).append(
-                f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced "
-                f"as intended, such as {key}: {reason}"
-            )
+        if not failures:
+            return []
+        key, reason = next(iter(sorted(failures.items())))
+        return [
+            f"{len(failures)} kernel{'s' if len(failures) > 1 else ''} could not be measured or priced "
+            f"as intended, such as {key}: {reason}"
+        ]
 
-    def _save_kernels(self, job: Job, summary: dict[str, Any]) -> None:
-        """Writes what the job's kernels are, so that they can be measured elsewhere."""
+    def _save_kernels(self, job: Job) -> list[str]:
+        """Writes what the job's kernels are, so that they can be measured elsewhere. Returns warnings."""
         try:
             self._costs.save_requests(job.folder / KERNELS_FILE)
         except OSError as error:
-            summary.setdefault("warnings", []).append(
-                f"cannot write {job.folder / KERNELS_FILE}: {error.strerror}"
-            )
+            return [f"cannot write {job.folder / KERNELS_FILE}: {error.strerror}"]
+        return []
 
     def RankExited(
         self, request: protobuf.JsonMessage, context: grpc.ServicerContext
@@ -361,7 +360,7 @@ def _watch(job: Job, context: grpc.ServicerContext) -> Iterator[protobuf.JsonMes
             partial = job.partial
             if partial is not None and partial.number > shown:
                 shown = partial.number
-                progress = msgspec.structs.replace(progress, summary=partial.summary)
+                progress = msgspec.structs.replace(progress, summary=plain(partial.summary))
             yield _reply(progress)
         (job.closed if told else job.aborted).wait(_WATCH_S)
 

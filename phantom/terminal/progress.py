@@ -18,14 +18,14 @@ INTERVAL_S = 0.25
 STUCK_S = 5.0
 """So long nothing moves before the line says what is awaited."""
 MIN_SHOWN_SPEED = 0.001
-"""Below this the ratio of virtual to real time tells nobody anything."""
+"""Below this the ratio of virtual to real time means nothing."""
 
 
 class Progress:
-    """Shows virtual time, real time, steps and what is awaited, from what the simulator tells.
+    """Shows virtual time, real time, steps and what is awaited, from the simulator's messages.
 
-    Where the output is no terminal, a line is written when nothing has moved for STUCK_S, and again each time
-    the wait has doubled. `now` is the clock in seconds, for tests.
+    Where the output is not a terminal, a line is written when nothing has moved for STUCK_S, and again each
+    time the wait has doubled. `now` is the clock in seconds, for tests.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ def size(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A bandwidth in decimal units, as links are sold, e.g. "450.0 GB/s"."""
-    if not value:
+    """A bandwidth in decimal units, as links are sold, e.g. "450.0 GB/s"; "-" for None."""
+    if value is None:
         return "-"
     for unit, scale in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
         if value >= scale:
@@ -37,9 +37,16 @@ def share(value: float | None) -> str:
     """A share as per cent with one decimal; small ones are not shown as zero."""
     if value is None:
         return "-"
+    if value == 0:
+        return "0%"
     return "<0.1%" if 0 < value < 0.0005 else f"{value:.1%}"
 
 
 def count(value: float | None) -> str:
     """A number with thousands separators."""
     return "-" if value is None else f"{value:,.0f}"
+
+
+def many(number: int, what: str) -> str:
+    """A number of things, e.g. "1 node", "8 GPUs"."""
+    return f"{count(number)} {what}" if number == 1 else f"{count(number)} {what}s"

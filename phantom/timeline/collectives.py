@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import msgpack
+import msgspec
 
-from phantom.timeline.links import LinkRecord, packed, unpacked
-from phantom.timeline.spool import REMEDY, SpoolError
+from phantom.timeline.links import LinkBins, LinkCurve, LinkRecord, carried_bytes, link_record, packed
+from phantom.timeline.spool import DAMAGE, REMEDY, Rank, SpoolError, Time, open_file
 
 VERSION = 1
+KINDS = frozenset(
+    (
+        "all_reduce",
+        "reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "broadcast",
+        "barrier",
+        "gather",
+        "scatter",
+    )
+) | {"send_recv", "h2d", "d2h"}
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+Node = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -138,46 +154,115 @@ class Log:
     whole: bool
 
 
+class _Header(msgspec.Struct, array_like=True, tag="header", frozen=True):
+    about: dict[str, Any]
+
+
+class _GroupRecord(msgspec.Struct, array_like=True, tag="group", frozen=True):
+    key: str
+    label: str
+    ranks: tuple[Rank, ...]
+    backend: str
+
+
+class _CollectiveRecord(msgspec.Struct, array_like=True, tag="collective", frozen=True):
+    comm: str
+    seq: Time
+    kind: str
+    size_bytes: Size
+    dtype: str
+    members: Annotated[tuple[tuple[Rank, Node], ...], msgspec.Meta(min_length=1)]
+    start_ps: Time
+    end_ps: Time
+    algorithm: str
+    protocol: str
+    channels: Size
+    bus_factor: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+    root: Annotated[int, msgspec.Meta(ge=-1, le=1 << 30)]
+    send_counts: tuple[tuple[Size, ...], ...] | None
+
+
+class _LinksRecord(msgspec.Struct, array_like=True, tag="links", frozen=True):
+    about: LinkBins
+
+
+class _LinkRow(msgspec.Struct, array_like=True, tag="link", frozen=True):
+    name: str
+    capacity_bytes_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+    rows: bytes
+
+
+_Record = _Header | _GroupRecord | _CollectiveRecord | _LinksRecord | _LinkRow
+
+
+@dataclass
+class _Parts:
+    """What a file holds, as it is read."""
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    collectives: list[Collective] = field(default_factory=list)
+    bins: LinkBins | None = None
+    links: list[LinkCurve] = field(default_factory=list)
+
+    def take(self, record: Any) -> None:
+        """Adds one record. Raises ValueError for one that is not as README.md says."""
+        match record:
+            case _Header(about):
+                if (version := about.get("version")) != VERSION:
+                    raise _OtherVersion(version)
+            case _GroupRecord(key, label, ranks, backend):
+                self.groups[key] = Group(key, label, ranks, backend)
+            case _CollectiveRecord():
+                self.collectives.append(_collective(record))
+            case _LinksRecord(about):
+                self.bins = about
+            case _LinkRow(name, capacity, rows):
+                self.links.append(LinkCurve(name, capacity, carried_bytes(rows)))
+
+
+class _OtherVersion(Exception):
+    """The version that the file names."""
+
+
+def _collective(record: _CollectiveRecord) -> Collective:
+    """Checks what one field cannot say. Raises ValueError."""
+    found = Collective(*(getattr(record, name) for name in record.__struct_fields__))
+    n = len(found.members)
+    if found.kind not in KINDS:
+        raise ValueError(f"a collective of the kind {found.kind!r}")
+    if found.end_ps < found.start_ps:
+        raise ValueError("a collective ends before it starts")
+    if found.root >= n:
+        raise ValueError(f"root {found.root} of {n} ranks")
+    if found.kind == "send_recv" and n != 2:
+        raise ValueError(f"a message between {n} ranks")
+    counts = found.send_counts
+    if counts is not None and (len(counts) != n or any(len(row) != n for row in counts)):
+        raise ValueError("an all_to_all whose counts do not fit its ranks")
+    return found
+
+
 def read_all(path: Path) -> Log:
     """Reads a record; a missing or unfinished one gives what there is.
 
-    Raises SpoolError where the file is damaged or of another version.
+    Raises SpoolError where the file is damaged or of another version, OSError where it cannot be read.
     """
-    groups: dict[str, Group] = {}
-    collectives: list[Collective] = []
-    links: list[list[Any]] = []
+    parts = _Parts()
     if not path.exists():
-        return Log(groups, collectives, LinkRecord(), False)
-    with open(path, "rb") as file:
+        return Log(parts.groups, parts.collectives, LinkRecord(), False)
+    with open_file(path) as file:
         records = msgpack.Unpacker(file, raw=False, max_buffer_size=1 << 31)
         try:
             for record in records:
-                _take(record, path, groups, collectives, links)
-            carried = unpacked(links)
-        except (msgpack.UnpackException, ValueError, TypeError, LookupError, AttributeError) as error:
-            if isinstance(error, SpoolError):
-                raise
+                parts.take(msgspec.convert(record, _Record))
+            carried = link_record(parts.bins, parts.links)
+            whole = records.tell() == path.stat().st_size and parts.bins is not None
+        except _OtherVersion as error:
+            raise SpoolError(f"{path}: version {error}, this program reads {VERSION}; {REMEDY}") from None
+        except DAMAGE as error:
             raise SpoolError(f"{path} is damaged ({error}); {REMEDY}") from error
-        whole = records.tell() == path.stat().st_size and any(record[0] == "links" for record in links)
-    collectives.sort(key=lambda c: (c.start_ps, c.end_ps, c.comm, c.seq))
-    return Log(groups, collectives, carried, whole)
-
-
-def _take(
-    record: list[Any], path: Path, groups: dict[str, Group], collectives: list[Collective], links: list[Any]
-) -> None:
-    if record[0] == "header":
-        if (version := record[1].get("version")) != VERSION:
-            raise SpoolError(f"{path}: version {version}, this program reads {VERSION}; {REMEDY}")
-    elif record[0] == "group":
-        groups[record[1]] = Group(record[1], record[2], tuple(record[3]), record[4])
-    elif record[0] == "collective":
-        members = tuple((rank, node) for rank, node in record[6])
-        counts = record[14] and tuple(tuple(row) for row in record[14])
-        fields = [*record[1:6], members, *record[7:14], counts]
-        collectives.append(Collective(*fields))
-    elif record[0] in ("links", "link"):
-        links.append(record)
+    parts.collectives.sort(key=lambda c: (c.start_ps, c.end_ps, c.comm, c.seq))
+    return Log(parts.groups, parts.collectives, carried, whole)
 
 
 def by_member(collectives: Iterable[Collective]) -> dict[tuple[int, int], list[Collective]]:

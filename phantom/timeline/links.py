@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,13 +51,21 @@ def packed(record: LinkRecord) -> Iterator[list[Any]]:
         yield ["link", link.name, link.capacity_bytes_per_s, link.bytes.astype("<f8").tobytes()]
 
 
-def unpacked(records: Iterable[list[Any]]) -> LinkRecord:
-    """The other way round; others are passed over, and without any the record is empty."""
-    header: dict[str, int] = {}
-    links = []
-    for record in records:
-        if record[0] == "links":
-            header = record[1]
-        elif record[0] == "link":
-            links.append(LinkCurve(record[1], record[2], np.frombuffer(record[3], dtype="<f8")))
-    return LinkRecord(header["begin_ps"], header["bin_ps"], tuple(links)) if header else LinkRecord()
+class LinkBins(msgspec.Struct, frozen=True):
+    """Where the first bin begins and how long each is."""
+
+    begin_ps: Annotated[int, msgspec.Meta(ge=-(1 << 61), le=1 << 61)]
+    bin_ps: Annotated[int, msgspec.Meta(ge=1, le=1 << 61)]
+
+
+def carried_bytes(rows: bytes) -> NDArray[np.float64]:
+    """The bytes of each bin. Raises ValueError for values that no link carries."""
+    carried = np.frombuffer(rows, dtype="<f8")
+    if not (np.isfinite(carried).all() and (carried >= 0).all() and (carried < 1e24).all()):
+        raise ValueError("a link carried an impossible number of bytes")
+    return carried
+
+
+def link_record(bins: LinkBins | None, links: Iterable[LinkCurve]) -> LinkRecord:
+    """The record of a file; an empty one where it does not say what the bins are."""
+    return LinkRecord(bins.begin_ps, bins.bin_ps, tuple(links)) if bins is not None else LinkRecord()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from netsim.outside import OutsideError, read_json
+from phantom.results.run_summary import Summary, summary_from
 from phantom.timeline.collectives import Collective, Group, by_member, read_all
 from phantom.timeline.links import LinkRecord
 from phantom.timeline.spool import NothingRecorded, RankSpool, read_rank
 
 SPOOL = "spool"
 COLLECTIVES = "collectives.msgpack"
-SCHEMA = 1
-"""Of summary.json."""
 
 
 class NoRun(ValueError):
@@ -24,14 +22,14 @@ class NoRun(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """`summary` is summary.json as parsed (contract.md); `ranks` holds the recorded ranks only.
+    """`ranks` holds the recorded ranks only.
 
     `without_record`: ranks that were to record but were killed before they had written anything. `gaps` says
     what else of the record is missing, a sentence each.
     """
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Summary
     ranks: dict[int, RankSpool] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     collectives: list[Collective] = field(default_factory=list)
@@ -99,7 +97,7 @@ class Recording:
         return (max(begins) if index > 0 else min(begins)), max(ends)
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
+def read_summary(folder: Path) -> Summary:
     """The summary.json of a run's folder. Raises NoRun where there is none that this program can read."""
     path = folder / "summary.json"
     if not path.exists():
@@ -107,19 +105,13 @@ def read_summary(folder: Path) -> dict[str, Any]:
         reason = "no summary.json in it" if folder.is_dir() else missing
         raise NoRun(f"{folder} is not a finished run: {reason}")
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NoRun(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise NoRun(f"{path} is damaged ({error}); simulate the job again") from None
-    if not isinstance(summary, dict) or "schema" not in summary:
-        raise NoRun(f"{path} is not the summary of a run: it has no field schema")
-    if summary["schema"] != SCHEMA:
-        raise NoRun(
-            f"{path}: field schema is {summary['schema']!r}, this phantom reads {SCHEMA}; "
-            "use the version of phantom that wrote it, or simulate the job again"
-        )
-    return summary
+        content = read_json(path)
+    except OutsideError as error:
+        raise NoRun(f"{error}; simulate the job again") from None
+    try:
+        return summary_from(content, name=str(path))
+    except OutsideError as error:
+        raise NoRun(str(error)) from None
 
 
 def load(folder: Path, *, detail: bool = True) -> Recording:

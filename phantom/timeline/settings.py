@@ -19,7 +19,7 @@ def parse_steps(text: str, *, option: str = "--steps") -> tuple[int, int]:
     """
     match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
     if match is None or text.strip() == "":
-        raise ValueError(f"{option}: {text!r} is no range of steps; write A:B, A:, :B or A")
+        raise ValueError(f"{option}: {text!r} is not a range of steps; write A:B, A:, :B or A")
     first = int(match[1] or 0)
     last = int(match[3]) if match[3] else UNLIMITED_STEPS
     if not match[2]:
@@ -35,7 +35,7 @@ def parse_ranks(text: str, *, world_size: int, option: str = "--ranks") -> list[
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None:
-            raise ValueError(f"{option}: {part!r} is no rank; write a list like 0,3,8-11")
+            raise ValueError(f"{option}: {part!r} is not a rank; write a list like 0,3,8-11")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last >= world_size:
             raise ValueError(f"{option}: {part!r} is outside the job's ranks 0 to {world_size - 1}")

@@ -90,7 +90,7 @@ def _write_links(writer: PerfettoWriter, recording: Recording, window: tuple[int
     )[:MAX_LINKS]
     if not chosen:
         return
-    pid = int(recording.summary.get("world_size", 1)) + 2
+    pid = recording.summary.world_size + 2
     links = writer.process(pid, "links", order=pid)
     for number, link in enumerate(sorted(chosen, key=lambda link: link.name)):
         track = writer.counter(links, link.name, unit="% of capacity", order=number)
@@ -110,8 +110,8 @@ class _RankWriter:
         self._spool = spool
         self._window = window
         self._pid = spool.rank + 2  # 0 is the idle process to Perfetto, 1 is the job
-        nodes = max(int(recording.summary.get("nodes", 1)), 1)
-        per_node = max(int(recording.summary.get("world_size", 1)) // nodes, 1)
+        nodes = max(recording.summary.nodes, 1)
+        per_node = max(recording.summary.world_size // nodes, 1)
         name = f"rank {spool.rank} (node {spool.rank // per_node})"
         self._process = writer.process(self._pid, name, order=spool.rank + 1)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from fuzz.limits import FUZZ
-from fuzz.mutation import json_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz.limits import FUZZ
+from fuzz.mutation import json_texts
 from phantom.launch.link import BadMessage, Link
 from phantom.launch.node_messages import FROM_NODE, PROTOCOL, TO_NODE
 from phantom.wire.limits import MAX_GPUS

@@ -6,14 +6,15 @@ import json
 from typing import Any
 
 import msgpack
-from fuzz.limits import FUZZ
-from fuzz.mutation import changed, damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz.limits import FUZZ
+from fuzz.mutation import changed, damaged
 from netsim.cluster import load_cluster
 from netsim.network import Network
 from phantom.engine import Engine
+from phantom.results.run_summary import plain
 from phantom.results.summary import summarize
 from phantom.wire.limits import PROTOCOL
 from phantom.wire.records import decode
@@ -121,7 +122,7 @@ def test_the_engine_survives_what_ranks_say(said: list[tuple[int, bytes]], acked
         interrupted=False,
         wall_s=1.0,
     )
-    json.dumps(summary, allow_nan=False)
+    json.dumps(plain(summary), allow_nan=False)
 
 
 @FUZZ

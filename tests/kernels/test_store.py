@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -134,7 +136,7 @@ def test_a_bad_import_keeps_nothing(store: KernelStore) -> None:
     with pytest.raises(StoreError, match="line 3"):
         store.import_text(text.replace("CPU X", "CPU Z"), source="file.jsonl")
     assert store.measurements() == [ONE]
-    with pytest.raises(StoreError, match="no header"):
+    with pytest.raises(StoreError, match="not a header"):
         store.import_text("hello\n")
 
 
@@ -146,3 +148,75 @@ def test_missing_store_is_an_error_when_not_created(tmp_path: Path) -> None:
 def test_default_path_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert default_path() == Path("/x/phantom/kernels.sqlite")
+
+
+def line_of(**changes: object) -> str:
+    header = json.dumps({"phantom_kernels": 1})
+    return header + "\n" + json.dumps({**asdict(ONE), **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"median_s": float("inf")},
+        {"median_s": float("nan")},
+        {"median_s": -1.0},
+        {"median_s": "1"},
+        {"median_s": 10**400},
+        {"spread_s": -1e-9},
+        {"repetitions": 0},
+        {"repetitions": 1.5},
+        {"repetitions": True},
+        {"threads": -1},
+        {"clock_hz": "fast"},
+        {"kind": "tpu"},
+        {"key": ""},
+        {"key": ["a"]},
+        {"device": None},
+        {"torch": "\ud800"},
+        {"measured_at": 7},
+        {"extra": 1},
+    ],
+)
+def test_an_import_of_impossible_values_is_refused_by_line(
+    store: KernelStore, changes: dict[str, object]
+) -> None:
+    with pytest.raises(StoreError, match=r"file\.jsonl, line 2"):
+        store.import_text(line_of(**changes), source="file.jsonl")
+    assert store.measurements() == []
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "[]", "1", '"x"', "{}", "null"])
+def test_an_import_of_something_else_is_refused_by_line(store: KernelStore, line: str) -> None:
+    with pytest.raises(StoreError, match="line 2"):
+        store.import_text(json.dumps({"phantom_kernels": 1}) + "\n" + line, source="file.jsonl")
+    with pytest.raises(StoreError, match="not a header"):
+        store.import_text(line, source="file.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("median_s", "soon"),
+        ("median_s", float("inf")),
+        ("median_s", -1.0),
+        ("repetitions", "many"),
+        ("key", b"\xff"),
+    ],
+)
+def test_a_store_with_impossible_rows_is_refused_when_it_is_opened(
+    store: KernelStore, column: str, value: object
+) -> None:
+    store.add(ONE)
+    store.close()
+    with sqlite3.connect(store.path) as connection:
+        connection.execute(f"UPDATE measurements SET {column} = ?", (value,))
+    connection.close()
+    with pytest.raises(StoreError, match=column):
+        KernelStore(store.path, create=False)
+
+
+def test_a_named_pipe_is_not_a_store(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreError, match="it is not a file"):
+        KernelStore(tmp_path / "pipe")

@@ -30,7 +30,7 @@ threading.Event().wait(600)
 
 
 @pytest.fixture
-def started(phantom: Phantom, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[Any, dict[str, int]]]:
+def started(phantom: Phantom) -> Callable[[], tuple[Any, dict[str, int]]]:
     """Starts a run of two ranks with a simulator of its own; returns it with the pids after three steps."""
 
     def start() -> tuple[Any, dict[str, int]]:
@@ -85,9 +85,7 @@ def test_a_kill_keeps_the_steps_and_names_the_culprit(
     assert wait_until_gone(*pids.values()) == []
 
 
-def test_killing_the_run_keeps_the_steps_and_leaves_nothing(
-    phantom: Phantom, started: Callable[[], Any]
-) -> None:
+def test_killing_the_run_keeps_its_steps(phantom: Phantom, started: Callable[[], Any]) -> None:
     run, pids = started()
     run.kill()
     run.communicate(timeout=60)

@@ -9,6 +9,7 @@ import pytest
 
 from phantom.launch.errors import UsageError
 from phantom.launch.moe_routing import MoeRouting, parse
+from phantom.results.run_summary import Router, StepTime, Summary
 
 
 def test_balanced_and_zipf() -> None:
@@ -39,24 +40,24 @@ def test_files(tmp_path: Path, name: str, content: str, layers: tuple[tuple[floa
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("s.json", "[3, ", "not valid JSON"),
+        ("s.json", "[3, ", "is not JSON"),
         ("s.json", "[]", "at least 2 experts, not 0"),
         ("s.json", "[1]", "at least 2 experts, not 1"),
-        ("s.json", '[1, "x"]', "layer 0, expert 1: 'x' is no number"),
-        ("s.json", "[1, true]", "expert 1: True is no number"),
+        ("s.json", '[1, "x"]', "layer 0, expert 1: 'x' is not a number"),
+        ("s.json", "[1, true]", "expert 1: True is not a number"),
         ("s.json", "[1, -2]", "expert 1: a share must be 0 or more, not -2"),
-        ("s.json", "[1, NaN]", "expert 1: a share must be 0 or more, not nan"),
+        ("s.json", "[1, NaN]", "NaN is not a JSON number"),
         ("s.json", "[0, 0]", "the shares of all experts are 0"),
         ("s.json", "[[1, 1], 2]", "list of shares"),
         ("s.json", "[[1, 1], [0, 0]]", "layer 1: the shares of all experts are 0"),
         ("s.json", '{"share": [1, 2]}', "'shares'"),
         ("s.json", "7", "list of shares"),
-        ("s.csv", "a,b\n1,2\n", "columns expert, share"),
+        ("s.csv", "a,b\n1,2\n", "no column expert, share"),
         ("s.csv", "expert,share\n", "no rows"),
-        ("s.csv", "expert,share\n0,1\n0,2\n", "line 3: expert 0 of layer 0 is there twice"),
+        ("s.csv", "expert,share\n0,1\n0,2\n", "line 3: expert 0 of layer 0 appears twice"),
         ("s.csv", "expert,share\n0,1\n2,2\n", "expert 1 is missing"),
         ("s.csv", "expert,share\n0,1\nx,2\n", "line 3: expert must be a whole number from 0, not 'x'"),
-        ("s.csv", "expert,share\n0,1\n1,\n", "line 3: share '' is no number"),
+        ("s.csv", "expert,share\n0,1\n1,\n", "line 3: share '' is not a number"),
         ("s.csv", "layer,expert,share\n1,0,1\n1,1,1\n", "layers must be 0 to 0; 0 is missing"),
     ],
 )
@@ -87,14 +88,15 @@ def test_a_bad_exponent(text: str) -> None:
 def test_a_routing_without_effect_is_warned_about(
     routers: list[dict[str, int]], layers: tuple[tuple[float, ...], ...], warned: str | None
 ) -> None:
-    summary = {"steps": [{}], "moe_routers": routers, "warnings": []}
-    MoeRouting(mode="shares" if layers else "zipf", layers=layers).note(summary, "x")
-    assert summary["moe_routing"] == "x"
-    assert [warned is not None and warned in text for text in summary["warnings"]] == [True] * (
+    seen = tuple(Router(experts=router["experts"]) for router in routers)
+    before = Summary(steps=(StepTime(index=0, virtual_s=1.0),), moe_routers=seen)
+    summary = MoeRouting(mode="shares" if layers else "zipf", layers=layers).note(before, "x")
+    assert summary.moe_routing == "x"
+    assert [warned is not None and warned in text for text in summary.warnings] == [True] * (
         warned is not None
     )
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="'skewed': no such file; wants balanced, zipf:ALPHA"):
+    with pytest.raises(UsageError, match="'skewed': no such file; give balanced, zipf:ALPHA"):
         parse("skewed")

@@ -103,7 +103,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (cluster(host={"op_s": 4.5}), r"host.op_s = 4.5.*seconds"),
     (cluster(degrade={"gpus": {"0": 2.0}}), r"degrade.gpus.0 = 2.0: must be a factor"),
     (cluster(degrade={"gpus": {"gpu0": 0.5}}), r"degrade.gpus.gpu0 = 0.5: must be rank number"),
-    (cluster(degrade={"hosts": {"0": 0}}), r"degrade.hosts.0 = 0.0"),
+    (cluster(degrade={"hosts": {"0": 0}}), r"degrade.hosts.0 = 0: must be a factor"),
     (cluster(degrade={"links": [1]}), r"degrade.links = \[1\]: must be a table"),
     (cluster(degrade={"background": [{"source": 0}]}), r"degrade.background\[0\].destination is missing"),
 ]
@@ -250,3 +250,30 @@ def test_examples_of_the_documentation_load(tmp_path: Path) -> None:
         path.write_text(text, encoding="utf-8")
         spec = load_cluster(path)
         Network(spec, nodes=8 if "base" in text else 2, gpus_per_node=4, environment={}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("degrade", "words"),
+    [
+        ({"links": {"node0/nic0": 1e-320}}, "between 1e-06 and 1 or 0"),
+        ({"gpus": {"0": 1e-320}}, "between 1e-06 and 1"),
+        ({"hosts": {"0": 0.0}}, "between 1e-06 and 1"),
+        ({"gpus": {"\u00b2": 0.5}}, "must be rank number = speed factor"),
+        (
+            {"background": [{"source": 3, "destination": 3, "bandwidth_bytes_per_s": 1e9}]},
+            "must be another rank than source",
+        ),
+    ],
+)
+def test_what_a_run_could_not_use_does_not_pass_the_check(degrade: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClusterError, match=words):
+        parse_cluster({"base": "h100-dgx", "name": "x", "degrade": degrade}, file="t.toml")
+
+
+def test_a_table_of_another_kind_takes_nothing_from_its_base() -> None:
+    wired = parse_cluster({"name": "d", "base": "h100-dgx", "fabric": {"kind": "direct-connect"}}, file="f")
+    assert wired.fabric.kind == "direct-connect"
+    assert wired.fabric.spines == 0
+    pcie = parse_cluster({"name": "d", "base": "h100-dgx", "node": {"nvlink": {"kind": "none"}}}, file="f")
+    assert pcie.node.nvlink.links == 0
+    assert pcie.node.nics == 8

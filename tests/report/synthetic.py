@@ -160,7 +160,7 @@ def _pack_rank(state: Rank) -> bytes:
 
 
 def summary_of(states: list[Rank], log: list[Collective]) -> dict[str, Any]:
-    """summary.json as contract.md has it."""
+    """summary.json as docs/results.md has it."""
     ends = [max(state.steps[i][2] for state in states) for i in range(len(states[0].steps))]
     first = min(state.steps[0][1] for state in states)
     virtual = [(end - begin) * 1e-12 for begin, end in zip([first, *ends[:-1]], ends)]

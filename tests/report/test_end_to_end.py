@@ -60,7 +60,7 @@ def test_every_step_of_every_rank_adds_up(recording: Recording) -> None:
     for index in recording.step_indices:
         begin_ps, end_ps = recording.step_bounds_ps(index)
         assert sum(segment.duration_ps for segment in critical_path(recording, index)) == end_ps - begin_ps
-        assert (end_ps - begin_ps) * 1e-12 == pytest.approx(recording.summary["steps"][index]["virtual_s"])
+        assert (end_ps - begin_ps) * 1e-12 == pytest.approx(recording.summary.steps[index].virtual_s)
 
 
 def test_collectives_meet_their_spans_and_stay_below_the_link(recording: Recording) -> None:
@@ -71,7 +71,7 @@ def test_collectives_meet_their_spans_and_stay_below_the_link(recording: Recordi
             int(node): int(end) for node, end in spool.spans[spool.communication][["node", "end_ps"]].tolist()
         }
         assert all(nodes[dict(c.members)[rank]] == c.end_ps for c in reduced)
-    limits = {(c["kind"], c["bytes"]): c["bus_limit_bytes_per_s"] for c in recording.summary["collectives"]}
+    limits = {(c.kind, c.bytes): c.bus_limit_bytes_per_s or 0 for c in recording.summary.collectives}
     for c in reduced:
         assert c.ranks == (0, 1)
         assert 0 < c.bus_bandwidth_bytes_per_s <= limits[c.kind, c.size_bytes]
@@ -93,28 +93,28 @@ def test_links_carried_what_the_collectives_sent(recording: Recording) -> None:
         assert carried.bytes.max() <= carried.capacity_bytes_per_s * recording.links.bin_ps * 1e-12 * (
             1 + 1e-9
         )
-    kinds = {entry["kind"]: entry for entry in recording.summary["links"]}
-    assert 0 < kinds["node*/gpu*->node*/nvswitch"]["utilisation"] < 1
+    kinds = {entry.kind: entry for entry in recording.summary.links or ()}
+    assert 0 < kinds["node*/gpu*->node*/nvswitch"].utilisation < 1
 
 
 def test_timeline_has_the_sums_of_the_summary(recording: Recording) -> None:
     slices = Slices(parse(recording.folder / "timeline.pftrace"))
-    for rank in recording.summary["ranks"]:
+    for rank in recording.summary.ranks:
         rows = [
             [a.int_value for a in event.debug_annotations]
             for process, thread, *_, event in slices.all
-            if process.startswith(f"rank {rank['rank']} ") and thread == "steps"
+            if process.startswith(f"rank {rank.rank} ") and thread == "steps"
         ]
         counted = [row for row in rows if row[0] >= 1]
         for column, key in ((1, "compute_s"), (2, "exposed_communication_s"), (3, "idle_s")):
-            assert sum(row[column] for row in counted) * 1e-12 == pytest.approx(rank[key], rel=1e-12)
+            assert sum(row[column] for row in counted) * 1e-12 == pytest.approx(getattr(rank, key), rel=1e-12)
 
 
 def test_memory_knows_what_the_optimizer_holds(recording: Recording) -> None:
     spool = recording.ranks[0]
     found = peak(spool)
     assert found is not None
-    assert found.allocated_bytes == recording.summary["ranks"][0]["peak_allocated_bytes"]
+    assert found.allocated_bytes == recording.summary.ranks[0].peak_allocated_bytes
     assert sum(found.by_category.values()) == found.allocated_bytes
     # Each tensor's block is rounded up to 512 bytes.
     assert found.by_category[PARAMETERS] == pytest.approx(PARAMETER_BYTES, rel=0.001)

@@ -115,8 +115,8 @@ def test_wrong_requests_name_the_fault(tmp_path: Path, arguments: list[str], tex
 @pytest.mark.parametrize(
     ("file", "content", "text"),
     [
-        ("summary.json", b'{"schema": 1,', "summary.json is damaged"),
-        ("summary.json", b"\xff\xfe", "summary.json is damaged"),
+        ("summary.json", b'{"schema": 1,', "summary.json is not JSON"),
+        ("summary.json", b"\xff\xfe", "summary.json is not UTF-8"),
         ("summary.json", b"[]", "it has no field schema"),
         ("summary.json", b"{}", "it has no field schema"),
         ("summary.json", b'{"schema": 99}', "field schema is 99, this phantom reads 1; use the version"),
@@ -178,14 +178,14 @@ def test_a_full_disk_costs_timeline_and_page_but_not_the_result(tmp_path: Path) 
     with full_disk(8192):
         summary = finish(tmp_path, timeline=True)
         result = CliRunner().invoke(cli, ["export", str(tmp_path), "--timeline", str(tmp_path / "x")])
-    first, second = summary["warnings"][-2:]
+    first, second = summary.warnings[-2:]
     assert first.startswith(f"no timeline: cannot write {tmp_path / 'timeline.pftrace'}: File too large")
     assert second.startswith(f"no report: cannot write {tmp_path / 'report.html'}: File too large")
     assert f"cannot write {tmp_path / 'x'}: File too large" in str(result.exception)
     assert json.loads((tmp_path / "summary.json").read_text())["steps"] == before["steps"]
     with full_disk(100):
         summary = finish(tmp_path, timeline=False)
-    assert "it could not be written again: File too large" in summary["warnings"][-1]
+    assert "it could not be written again: File too large" in summary.warnings[-1]
     assert json.loads((tmp_path / "summary.json").read_text())["steps"] == before["steps"]
     assert not list(tmp_path.glob("*.part"))
 

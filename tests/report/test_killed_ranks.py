@@ -20,5 +20,5 @@ def test_ranks_that_wrote_nothing_are_named_and_the_page_is_there(tmp_path: Path
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "world_size": 11, "nodes": 1}))
     assert load(tmp_path).without_record == (0, 1, 10)
     finished = finish.finish(tmp_path, timeline=timeline)
-    assert any(text.endswith("missing here: 0, 1, 10") for text in finished["warnings"])
+    assert any(text.endswith("missing here: 0, 1, 10") for text in finished.warnings)
     assert (tmp_path / "report.html").exists()

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from phantom.report.memory import categories
 from phantom.report.memory_report import Shortage, memory_report, oom_report, remedies, shortages
+from phantom.results.run_summary import plain, summary_from
 from phantom.timeline.recording import load
 from report.synthetic import write_run
 
@@ -56,18 +59,16 @@ def test_report_names_the_first_rank_and_adds_up(tmp_path: Path) -> None:
     recording = load(tmp_path)
     fault = {"kind": "oom", "requested_bytes": 2 * GIB, "allocated_bytes": 4 * GIB, "reserved_bytes": 4 * GIB}
     fault |= {"capacity_bytes": 5 * GIB, "holders": {"parameters": GIB, "activations": 3 * GIB}}
-    summary = {
-        **recording.summary,
-        "faults": [{**fault, "rank": 1, "now_ps": 2 * 10**12}, {**fault, "rank": 0, "now_ps": 10**12}],
-    }
+    faults = [{**fault, "rank": 1, "now_ps": 2 * 10**12}, {**fault, "rank": 0, "now_ps": 10**12}]
+    summary = summary_from({**plain(recording.summary), "faults": faults})
     text = oom_report(summary)
-    assert "rank 0 ran out of memory at 1 s of virtual time (1 more ranks after it)" in text
+    assert "rank 0 ran out of memory at 1 s of virtual time (1 more rank after it)" in text
     assert "asked for 2.00 GiB" in text
     assert "1.00 GiB too much" in text
     assert sum(shortages(summary)[0].holders.values()) == 4 * GIB
     assert oom_report(recording.summary) == ""
     assert "no step was complete" not in text
-    assert "no step was complete" in oom_report({**summary, "steps": []})
+    assert "no step was complete" in oom_report(structs.replace(summary, steps=()))
     whole = memory_report(recording)
     assert whole.startswith("rank 0: peak 69.00 MiB allocated")
     assert "largest blocks: 64.00 MiB parameters" in whole

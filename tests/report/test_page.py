@@ -11,9 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from phantom.report.finish import finish
 from phantom.report.page import render
+from phantom.results.run_summary import plain, summary_from
 from phantom.timeline.recording import Recording, load
 from report.synthetic import write_run
 
@@ -167,8 +169,8 @@ def test_markup_is_balanced_and_links_lead_somewhere(run: Path) -> None:
 def test_hostile_names_are_shown_not_run(tmp_path: Path, run: Path) -> None:
     recording = load(run)
     evil = "</script><script>alert(1)</script>"
-    summary = {**recording.summary, "command": [evil], "warnings": [evil]}
-    summary["top_kernels"] = [{**recording.summary["top_kernels"][0], "name": evil}]
+    kernel = structs.replace(recording.summary.top_kernels[0], name=evil)
+    summary = structs.replace(recording.summary, command=(evil,), warnings=(evil,), top_kernels=(kernel,))
     text = render(Recording(run, summary, recording.ranks))
     assert "<script>alert" not in text
     assert text.count("</script>") == 2
@@ -177,7 +179,7 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path, run: Path) -> None:
 def test_a_run_that_failed_early_still_has_a_page(tmp_path: Path) -> None:
     failure = {"kind": "deadlock", "message": "rank 0 waits for rank 1\n  in all_reduce"}
     summary = {"schema": 1, "command": ["x.py"], "status": "deadlock", "world_size": 2, "failure": failure}
-    text = render(Recording(tmp_path, summary))
+    text = render(Recording(tmp_path, summary_from(summary)))
     assert "rank 0 waits for rank 1" in text
     assert "No step was seen" in text
 
@@ -193,7 +195,8 @@ def test_the_page_of_an_oom_says_who_ran_out_and_what_would_fit(run: Path) -> No
     }
     fault |= {"reserved_bytes": 4 << 30, "capacity_bytes": 5 << 30, "holders": {"activations": 4 << 30}}
     failure = {"kind": "peer-lost", "message": "rank 3 is gone"}
-    summary = {**recording.summary, "status": "oom", "faults": [fault], "failure": failure, "steps": []}
+    changes = {"status": "oom", "faults": [fault], "failure": failure, "steps": []}
+    summary = summary_from({**plain(recording.summary), **changes})
     ranks = {number: replace(spool, steps=()) for number, spool in recording.ranks.items()}
     text = render(Recording(run, summary, ranks))
     assert "rank 2 ran out of memory at 1 s of virtual time" in text
@@ -205,12 +208,13 @@ def test_the_page_of_an_oom_says_who_ran_out_and_what_would_fit(run: Path) -> No
 
 def test_copies_are_listed_apart_from_collectives(run: Path) -> None:
     recording = load(run)
-    copy = {**recording.summary["collectives"][0], "kind": "h2d", "ranks": 1, "bytes": 3 << 20}
-    for listed in ([copy], [copy, *recording.summary["collectives"]]):
-        text = render(replace(recording, summary={**recording.summary, "collectives": listed}))
+    listed = recording.summary.collectives
+    copy = structs.replace(listed[0], kind="h2d", ranks=1, bytes=3 << 20)
+    for shown in ((copy,), (copy, *listed)):
+        text = render(replace(recording, summary=structs.replace(recording.summary, collectives=shown)))
         section = text.partition('<section id="collectives">')[2].partition("</section>")[0]
         collectives, mark, copies = section.partition("Copies between host and device")
         assert mark
         assert "host to device" in copies
         assert "host to device" not in collectives
-        assert ("The job communicated nothing." in collectives) == (len(listed) == 1)
+        assert ("The job communicated nothing." in collectives) == (len(shown) == 1)

@@ -14,6 +14,7 @@ import simulation
 from interpose.build import is_current
 from phantom.report.finish import finish
 from phantom.report.page import render
+from phantom.results.run_summary import summary_from
 from phantom.timeline.recording import load
 from report.synthetic import write_run
 
@@ -108,10 +109,10 @@ def test_every_column_of_the_page_is_explained(tmp_path: Path) -> None:
 
 
 def test_every_line_of_the_terminal_table_is_explained(summary: dict[str, Any]) -> None:
-    from phantom.terminal.table import rows
+    from phantom.terminal.figures import rows
 
     section = PAGE.partition("## The table")[2].partition("\n## ")[0]
-    told = [label.strip() for label, _ in rows(summary)]
+    told = [label.strip() for label, _ in rows(summary_from(summary))]
     assert len(told) > 8
     for label in told:
         words = [word for word in re.split(r"[,/ ]+", label) if word not in ("of", "it")]

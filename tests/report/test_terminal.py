@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from phantom.report.finish import finish
+from phantom.results.run_summary import CollectiveSummary, Summary, TopKernel
 from phantom.terminal.progress import Progress
 from phantom.terminal.table import final_table, plain, show
 from phantom.terminal.units import rate, seconds, share, size
@@ -27,14 +29,14 @@ def test_units() -> None:
         "1.5 s", "41.5 ms", "20 us", "30 ns", "0 s", "-",
     ]  # fmt: skip
     assert [size(v) for v in (3 << 30, 1536, 12)] == ["3.00 GiB", "1.50 KiB", "12 B"]
-    assert (rate(450e9), rate(0)) == ("450.0 GB/s", "-")
-    assert (share(0.25), share(1e-5), share(0)) == ("25.0%", "<0.1%", "0.0%")
+    assert (rate(450e9), rate(0), rate(None)) == ("450.0 GB/s", "0 B/s", "-")
+    assert (share(0.25), share(1e-5), share(0)) == ("25.0%", "<0.1%", "0%")
 
 
 def test_table_off_a_terminal_is_plain_text(tmp_path: Path) -> None:
     write_run(tmp_path)
     summary = finish(tmp_path, timeline=False, tokens_per_step=4096, options={"seed": 0})
-    assert summary["tokens_per_s"] == 4096 / summary["step_virtual_s"]["median"]
+    assert summary.tokens_per_s == 4096 / (summary.step_virtual_s.median or 0)
     out = io.StringIO()
     show(load(tmp_path).summary, stream=out)
     text = out.getvalue()
@@ -57,10 +59,10 @@ def test_table_off_a_terminal_is_plain_text(tmp_path: Path) -> None:
 def test_the_ten_most_expensive_kernels_are_listed_with_the_source_of_their_cost() -> None:
     sources = ("measured", "predicted", "unpriced")
     kernels = [
-        {"name": f"aten::op{i}", "source": sources[i % 3], "count": 1, "virtual_s": 1.0 / (i + 1)}
+        TopKernel(name=f"aten::op{i}", source=sources[i % 3], count=1, virtual_s=1.0 / (i + 1))
         for i in range(12)
     ]
-    text = plain({"world_size": 1, "nodes": 1, "cluster": "x", "status": "ok", "top_kernels": kernels})
+    text = plain(Summary(cluster="x", status="ok", top_kernels=tuple(kernels)))
     listed = [line.split()[:2] for line in text.splitlines() if line.startswith("aten::")]
     assert listed == [[f"aten::op{i}", sources[i % 3]] for i in range(10)]
 
@@ -79,7 +81,8 @@ def test_quiet_leaves_warnings_out_and_rich_gives_the_same_figures(tmp_path: Pat
 
 
 def test_a_run_without_steps_or_ranks_still_has_a_table() -> None:
-    text = plain({"world_size": 1, "nodes": 1, "cluster": "x", "status": "failed"})
+    text = plain(Summary(cluster="x"))
+    assert "1 GPU on 1 node of x" in text
     assert "none seen" in text
 
 
@@ -142,3 +145,47 @@ def test_progress_off_a_terminal_is_a_plain_line_each_time_the_wait_has_doubled(
     now[0] += 60.0
     progress.show()
     assert quiet.getvalue() == ""
+
+
+def test_a_terminal_of_80_columns_breaks_no_word_and_no_row() -> None:
+    collectives = tuple(
+        CollectiveSummary(
+            kind=kind, ranks=128, nodes=16, bytes=13 << 20, count=12345, virtual_s=3.21, algorithm="nvlstree",
+            protocol="simple", bus_bandwidth_bytes_per_s=312.1e9, bus_limit_bytes_per_s=450e9,
+        )
+        for kind in ("reduce_scatter", "all_gather")
+    )  # fmt: skip
+    kernels = tuple(
+        TopKernel(name=name, source="predicted", count=123456, virtual_s=1.0)
+        for name in (
+            "aten::_scaled_dot_product_flash_attention_backward",
+            "triton::" + "fused_" * 20,
+            "aten::mm",
+        )
+    )
+    summary = Summary(cluster="x", status="ok", collectives=collectives, top_kernels=kernels)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(final_table(summary, width=80))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 80
+    (line,) = [line for line in lines if "reduce_scatter" in line]
+    assert "128 on 16 nodes" in line
+    assert "312.1 GB/s" in line
+    assert len([line for line in lines if "1 s" in line and "33.3%" in line]) == 3
+
+
+def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    summary = Summary(cluster="x", status="ok", warnings=("careful",))
+
+    def shown() -> str:
+        terminal = Terminal()
+        show(summary, stream=terminal)
+        return terminal.getvalue()
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[32mok" in shown()
+    assert "\x1b[33mwarning" in shown()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[32m" not in shown()
+    assert "\x1b[33m" not in shown()

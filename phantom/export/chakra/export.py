@@ -55,7 +55,7 @@ class _Stream:
 
 
 def groups(recording: Recording) -> dict[tuple[int, ...], str]:
-    """Groups by their ranks, numbered from 1: ASTRA-sim wants decimal names, and takes 0 for all ranks."""
+    """Groups by their ranks, numbered from 1: ASTRA-sim needs decimal names, and takes 0 for all ranks."""
     members = sorted({c.ranks for c in recording.collectives if c.kind != MESSAGES and len(c.ranks) > 1})
     return {ranks: str(number) for number, ranks in enumerate(members, start=1)}
 
@@ -67,7 +67,7 @@ def export_chakra(recording: Recording, prefix: Path, *, steps: tuple[int, int] 
     (ASTRA-sim's --comm-group-configuration) and not in a METADATA node, on which its statistics abort.
     Raises ExportError where a rank or the steps were not recorded.
     """
-    world = int(recording.summary.get("world_size", 0))
+    world = recording.summary.world_size
     missing = [rank for rank in range(world) if rank not in recording.ranks]
     if missing or not world:
         raise ExportError(

@@ -7,13 +7,17 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
+
+from netsim.outside import OutsideError, parse_json, printable
 
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x50484B53  # "PHKS": marks the file as ours in SQLite's header
 _BUSY_TIMEOUT_MS = 30_000
+_MAX_TEXT = 1 << 20
 _COLUMNS = """
     key TEXT NOT NULL, device TEXT NOT NULL, kind TEXT NOT NULL, threads INTEGER NOT NULL, torch TEXT NOT
     NULL,
@@ -55,6 +59,15 @@ class Measurement:
 
 _NAMES = tuple(field.name for field in fields(Measurement))
 _SELECT = f"SELECT {', '.join(_NAMES)} FROM measurements"
+# A run looks rows up while ranks wait: one that no device can have measured is refused at the opening.
+_IMPOSSIBLE = (
+    _SELECT
+    + " WHERE coalesce(NOT ("
+    + " AND ".join(f"typeof({name}) = 'text'" for name in ("key", "device", "kind", "torch", "runtime"))
+    + " AND typeof(median_s) = 'real' AND median_s BETWEEN 1e-12 AND 1e6"
+    + " AND typeof(spread_s) = 'real' AND spread_s BETWEEN 0 AND 1e6"
+    + " AND typeof(repetitions) = 'integer' AND typeof(threads) = 'integer'), 1)"
+)
 _INSERT = f"INSERT INTO measurements ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 
 
@@ -87,7 +100,12 @@ class KernelStore:
         if not self.path.exists():
             if not create:
                 raise StoreError(f"{self.path}: no such kernel store")
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{self.path}: cannot create its folder: {error.strerror}") from None
+        elif not self.path.is_file():
+            raise StoreError(self._broken("it is not a file"))
         self._connection = self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -97,6 +115,7 @@ class KernelStore:
                 self.path, timeout=_BUSY_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False
             )
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+            connection.execute("PRAGMA trusted_schema = OFF")
             self._check(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -144,6 +163,8 @@ class KernelStore:
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise StoreError(self._broken(f"damaged: {problem}"))
+        for row in connection.execute(_IMPOSSIBLE):
+            self._row(row)
 
     def close(self) -> None:
         """Close the file."""
@@ -181,7 +202,7 @@ class KernelStore:
                 ).fetchall()
             except sqlite3.Error as error:
                 raise StoreError(self._broken(str(error))) from error
-        found = [Measurement(**dict(zip(_NAMES, row))) for row in rows]
+        found = [self._row(row) for row in rows]
         return max(found, key=lambda m: (m.torch == torch, m.measured_at, m.torch), default=None)
 
     def add(self, measurement: Measurement) -> MergeResult:
@@ -230,7 +251,11 @@ class KernelStore:
                 ).fetchall()
             except sqlite3.Error as error:
                 raise StoreError(self._broken(str(error))) from error
-        return [Measurement(**dict(zip(_NAMES, row))) for row in rows]
+        return [self._row(row) for row in rows]
+
+    def _row(self, row: tuple[Any, ...]) -> Measurement:
+        """A stored row; SQLite keeps any value in any column, and the file may be somebody else's."""
+        return _checked(dict(zip(_NAMES, row)), printable(str(self.path)))
 
     def merge(self, other: KernelStore) -> MergeResult:
         """Take over what *other* has."""
@@ -251,23 +276,59 @@ class KernelStore:
 def _read_lines(text: str, source: str) -> Iterator[Measurement]:
     lines = text.splitlines()
     try:
-        header = json.loads(lines[0]) if lines else {}
-        version = header["phantom_kernels"]
-    except (ValueError, KeyError, TypeError):
-        raise StoreError(f"{source}: not an export of a kernel store (its first line is no header)") from None
+        version = parse_json(lines[0], source)["phantom_kernels"] if lines else None
+    except (OutsideError, KeyError, TypeError):
+        version = None
+    if version is None:
+        raise StoreError(f"{source}: not an export of a kernel store (its first line is not a header)")
     if version != SCHEMA_VERSION:
         raise StoreError(f"{source}: export of schema {version}; this version reads {SCHEMA_VERSION}")
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
+        where = f"{source}, line {number}"
         try:
-            values = json.loads(line)
-            measurement = Measurement(**values)
-            valid = (
-                measurement.median_s > 0 and measurement.repetitions > 0 and isinstance(measurement.key, str)
-            )
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"{source}, line {number}: not a measurement ({error})") from None
-        if not valid:
-            raise StoreError(f"{source}, line {number}: impossible value in {line[:120]}")
-        yield measurement
+            yield _checked(parse_json(line, where), where)
+        except OutsideError as error:
+            raise StoreError(str(error)) from None
+
+
+def _checked(values: Any, where: str) -> Measurement:
+    """Makes a measurement of a row or line from outside. Raises StoreError naming the field."""
+    if not isinstance(values, dict):
+        raise StoreError(f"{where}: not a measurement (expected a map)")
+    if set(values) != set(_NAMES):
+        odd = sorted(set(values) ^ set(_NAMES))
+        raise StoreError(f"{where}: not a measurement ({', '.join(odd)} missing or unknown)"[:300])
+    for name, (allowed, holds) in _ALLOWED.items():
+        if not holds(values[name]):
+            raise StoreError(f"{where}: {name} is {values[name]!r:.60}; it must be {allowed}")
+    return Measurement(**values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_TEXT and printable(value) is value
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_count(value: Any, low: int) -> bool:
+    return isinstance(value, int) and _is_number(value, low, 1 << 40)
+
+
+_ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("key", "device", "torch", "measured_at"), ("a text", _is_text)),
+    "runtime": ("a text", lambda value: value == "" or _is_text(value)),
+    "kind": ('"cuda" or "cpu"', lambda value: value in ("cuda", "cpu")),
+    "threads": ("a whole number from 0", lambda value: _is_count(value, 0)),
+    "clock_hz": (
+        "null or a number of Hz from 1 to 1e12",
+        lambda value: value is None or _is_number(value, 1, 1e12),
+    ),
+    "median_s": ("a number of seconds from 1e-12 to 1e6", lambda value: _is_number(value, 1e-12, 1e6)),
+    "spread_s": ("a number of seconds from 0 to 1e6", lambda value: _is_number(value, 0, 1e6)),
+    "repetitions": ("a whole number from 1", lambda value: _is_count(value, 1)),
+    "warmup": ("a whole number from 0", lambda value: _is_count(value, 0)),
+}

@@ -54,11 +54,6 @@ def math_class(dtype: str) -> str:
     return table.get(dtype, "fp32")
 
 
-def is_floating(dtype: str) -> bool:
-    """Say whether *dtype* is a real floating point type."""
-    return dtype.startswith(("float", "bfloat"))
-
-
 def is_complex(dtype: str) -> bool:
     """Say whether *dtype* is a complex type."""
     return dtype.startswith("complex")
