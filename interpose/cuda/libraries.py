@@ -153,6 +153,10 @@ def names(extension: Extension) -> dict[str, Any]:
     """Library functions and modules of `torch._C`."""
     state: dict[str, Any] = {"benchmark_limit": 10, "empty_cache": True}
 
+    def _nccl_all_reduce(*_: Any) -> None:
+        """torch.cuda.nccl.is_available looks for it; calls are refused by frameworks/cuda_extensions.py."""
+        raise RuntimeError("phantom does not simulate torch.cuda.nccl (NCCL by hand): use torch.distributed")
+
     def _nccl_version() -> int:
         major, minor, patch = NCCL_VERSION
         return major << 32 | minor << 16 | patch

@@ -68,7 +68,7 @@ _grouped_product = define("grouped_gemm", "(Tensor[] a, Tensor[] b, Tensor(a!)[]
 
 
 def grouped_product(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any]) -> None:
-    """out[i][m_i, n] (+)= a[i][m_i, k] b[i][k, n] for all i in one call; priced with equal groups."""
+    """out[i][m_i, n] (+)= a[i][m_i, k] b[i][k, n] for all i in one call; each group has its own rows."""
     _grouped_product(list(a), list(b), list(out))
 
 

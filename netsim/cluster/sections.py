@@ -81,10 +81,12 @@ def node_section(t: Table, gpu: GpuSpec) -> NodeSpec:
     cpu_vendor = t.text("cpu_vendor", "intel", choices=("intel", "amd", "arm"))
     nvlink_table = t.table("nvlink")
     kind = nvlink_table.text(
-        "kind", "none" if not nvlink_table.names() else "switch", choices=("switch", "mesh", "none")
+        "kind", "none" if not nvlink_table.names() else "switch", choices=("switch", "mesh", "pairs", "none")
     )
     if kind == "none" and [k for k in nvlink_table.names() if k != "kind"]:
-        nvlink_table.fail("kind", kind, 'must be "switch" or "mesh" where other NVLink keys are given')
+        nvlink_table.fail(
+            "kind", kind, 'must be "switch", "mesh" or "pairs" where other NVLink keys are given'
+        )
     links = nvlink_table.integer(
         "links", 0 if kind == "none" else None, low=0 if kind == "none" else 1, high=64
     )

@@ -46,7 +46,8 @@ class GpuSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class NvlinkSpec:
-    """NVLink of one GPU. `kind`: "switch", "mesh" (all pairs wired directly) or "none".
+    """NVLink of one GPU. `kind`: "switch", "mesh" (all pairs wired), "pairs" (GPUs 2i and 2i + 1 joined
+    by a bridge, the others over PCIe) or "none".
 
     `domain_nodes` nodes share one NVSwitch domain (multi-node NVLink). `efficiency` is the share of the
     line rate that a copy reaches. `ring_channels` gives, for "mesh", how many disjoint rings of one link
@@ -61,6 +62,18 @@ class NvlinkSpec:
     multicast: bool
     domain_nodes: int
     ring_channels: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def wired(self) -> bool:
+        """Whether GPUs are joined by wires of their own: bridged pairs, and a mesh of all pairs.
+
+        A mesh with `ring_channels` (DGX-1) joins only some pairs and is one bundle of links per GPU.
+        """
+        return self.kind == "pairs" or (self.kind == "mesh" and not self.ring_channels)
+
+    def links_per_pair(self, gpus: int) -> float:
+        """Links between two GPUs that a wire joins, in a node of `gpus`."""
+        return float(self.links) if self.kind == "pairs" else self.links / max(1, gpus - 1)
 
     @property
     def bandwidth_bytes_per_s(self) -> float:

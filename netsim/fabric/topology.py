@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from netsim.cluster.spec import ClusterSpec
 from netsim.errors import ClusterError, OperationError
 from netsim.fabric.fabric import Fabric, make_fabric
@@ -49,6 +51,7 @@ class Topology:
         nvlink, pcie = node.nvlink, node.pcie
         self.nvlink_out: list[int] = []
         self.nvlink_in: list[int] = []
+        self.wires: dict[tuple[int, int], int] = {}
         self.pcie_up: list[int] = []
         self.pcie_down: list[int] = []
         self.switch_up: list[int] = []
@@ -63,7 +66,7 @@ class Topology:
             name = f"node{n}"
             for g in range(gpu_count):
                 gpu, switch = f"{name}/gpu{g}", f"{name}/pcie{g // pcie.gpus_per_switch}"
-                if nvlink.kind != "none":
+                if nvlink.kind != "none" and not nvlink.wired:
                     center = f"{name}/nvlink" if nvlink.kind == "mesh" else f"{name}/nvswitch"
                     if self.domain_nodes > 1:
                         center = f"domain{n // self.domain_nodes}/nvswitch"
@@ -77,6 +80,7 @@ class Topology:
                 self.pcie_down.append(
                     self.wiring.add(switch, gpu, pcie.bandwidth_bytes_per_s, pcie.latency_s)
                 )
+            self._lay_wires(n)
             for s in range(self.switches):
                 switch, socket = f"{name}/pcie{s}", f"{name}/cpu{self.socket_of_switch(s)}"
                 self.switch_up.append(
@@ -107,6 +111,27 @@ class Topology:
                 self.nic_down.append(
                     self.wiring.add(f"{name}/nic{i}", switch, 2 * pcie.bandwidth_bytes_per_s, pcie.latency_s)
                 )
+
+    def _lay_wires(self, n: int) -> None:
+        """NVLink between two GPUs: all pairs of a mesh, neighbours 2i and 2i + 1 of bridged pairs."""
+        nvlink = self.cluster.node.nvlink
+        if not nvlink.wired:
+            return
+        links = nvlink.links_per_pair(self.cluster.node.gpus)
+        bandwidth = links * nvlink.link_bandwidth_bytes_per_s * nvlink.efficiency
+        for a in range(self.gpus_per_node):
+            for b in range(self.gpus_per_node):
+                if a != b and (nvlink.kind == "mesh" or a // 2 == b // 2):
+                    pair = (n * self.gpus_per_node + a, n * self.gpus_per_node + b)
+                    self.wires[pair] = self.wiring.add(
+                        f"node{n}/gpu{a}", f"node{n}/gpu{b}", bandwidth, nvlink.latency_s
+                    )
+
+    def joined(self, members: Sequence[int]) -> bool:
+        """Whether NVLink joins every two of these ranks of one domain."""
+        if self.nvlink_out:
+            return True
+        return all((a, b) in self.wires for a in members for b in members if a != b)
 
     def socket_of_switch(self, switch: int) -> int:
         """CPU socket that a PCIe switch of a node hangs on."""
@@ -213,6 +238,9 @@ class Topology:
         """
         if self.nvlink_out and self.domain_of(source) == self.domain_of(destination):
             return [(self.nvlink_out[source], 1.0), (self.nvlink_in[destination], 1.0)]
+        wire = self.wires.get((source, destination))
+        if wire is not None:
+            return [(wire, 1.0)]
         if self.node_of(source) == self.node_of(destination):
             return self._pcie_path(source, destination)
         return self._network_path(source, destination, key, pxn)

@@ -154,7 +154,8 @@ class Planner:
             for rank in ranks:
                 by_node.setdefault(self.topology.domain_of(rank), []).append(rank)
             sizes = [len(m) for m in by_node.values()]
-            shape = GroupShape(len(ranks), len(by_node), max(sizes), min(sizes))
+            joined = all(self.topology.joined(m) for m in by_node.values())
+            shape = GroupShape(len(ranks), len(by_node), max(sizes), min(sizes), joined)
             members = tuple(tuple(m) for m in by_node.values())
             found = Group(ranks, members, shape, self._path_us(members))
             self._groups[ranks] = found
@@ -323,6 +324,13 @@ class _Loads:
                 self.add([(self.topology.nvlink_out[rank], 1.0), (self.topology.nvlink_in[rank], 1.0)], load)
             return
         order = sorted(members)
+        if self.topology.joined(members):
+            # NCCL lays its rings so that they use every wire alike.
+            for a in order:
+                for b in order:
+                    if a != b:
+                        self.add([(self.topology.wires[a, b], 1.0)], load / (len(order) - 1))
+            return
         # From a load of 1 per GPU on it is a closed ring; below, a chain.
         edges = len(order) if load >= 1.0 else max(1, len(order) - 1)
         per_edge = load * len(order) / edges

@@ -58,6 +58,7 @@ class MessageParts:
         self.pxn = self.cluster.nccl.pxn and environment.pxn
         self._classes: dict[tuple[int, ...], list[_PeerClass]] = {}
         self.spray = self.cluster.fabric.routing == "spray"
+        self._pcie_links = frozenset((*topology.pcie_up, *topology.pcie_down))
         self.message_timing = self.cluster.nccl.within_node.get("send_recv")
         self.exchange_timing = self.cluster.nccl.within_node.get("all_to_all")
 
@@ -98,7 +99,11 @@ class MessageParts:
         """Start of send/recv inside a node; links carry `loads` per byte of a peer's `size_bytes`."""
         capacity = self.topology.capacity
         link_s = size_bytes * max((v / capacity[i] for i, v in loads.items() if capacity[i] > 0), default=0.0)
-        line = self.cluster.node.nvlink.efficiency if self.topology.nvlink_out else 1.0
+        line = self.cluster.node.nvlink.efficiency
+        if not self._over_nvlink(loads):
+            line = 1.0
+            busiest = max((load for link, load in loads.items() if link in self._pcie_links), default=0.0)
+            link_s = max(link_s, size_bytes * busiest / self.cluster.node.pcie.p2p_bandwidth_bytes_per_s)
         return start_of(
             timing,
             timing.base_us + (peers - 1) * timing.hop_us,
@@ -106,6 +111,11 @@ class MessageParts:
             link_s,
             size_bytes,
         )
+
+    def _over_nvlink(self, loads: dict[int, float]) -> bool:
+        """Whether all of it goes over NVLink, not over PCIe."""
+        wires = set(self.topology.wires.values())
+        return bool(self.topology.nvlink_out) or all(link in wires for link in loads)
 
     def _latency_us(self, hops: list[Hop], remote: bool) -> float:
         nccl = self.cluster.nccl
@@ -141,6 +151,10 @@ class MessageParts:
         if self.topology.nvlink_out:
             links = 2 if node.nvlink.kind == "mesh" else node.nvlink.links
             return node.nvlink.link_bandwidth_bytes_per_s * links * node.nvlink.efficiency
+        if self.topology.wires:
+            # The wires bound those that they join, PCIe's own links the others.
+            per_pair = node.nvlink.links_per_pair(node.gpus)
+            return node.nvlink.link_bandwidth_bytes_per_s * per_pair * node.nvlink.efficiency
         return node.pcie.p2p_bandwidth_bytes_per_s
 
     def channels(self, model: TuningModel) -> int:

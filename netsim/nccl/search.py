@@ -26,13 +26,14 @@ class GroupShape:
     """What NCCL's choice depends on, of one communicator.
 
     `ranks` GPUs on `nodes` NVLink domains (or servers, without multi-node NVLink), at most `local` and at
-    least `local_min` of them in one.
+    least `local_min` of them in one. `joined`: NVLink joins every two of the group in one node.
     """
 
     ranks: int
     nodes: int
     local: int
     local_min: int
+    joined: bool = True
 
     @property
     def per_node(self) -> float:
@@ -66,6 +67,15 @@ def nvlink_total(cluster: ClusterSpec) -> float:
     return nvlink.links * per_link * nvlink.link_bandwidth_bytes_per_s / standard
 
 
+def _nvlink_within(cluster: ClusterSpec, local: int) -> float:
+    """NCCL's idea in GB/s of the NVLink of one GPU towards the `local` - 1 others of its group in a node."""
+    nvlink = cluster.node.nvlink
+    total = nvlink_total(cluster)
+    if not nvlink.wired or local < 2 or not nvlink.links:
+        return total
+    return total / nvlink.links * nvlink.links_per_pair(cluster.node.gpus) * (local - 1)
+
+
 def _duplicate(graph: Graph, capability: int) -> Graph:
     if graph.bw_intra >= 25 and not (capability > 80 and graph.bw_intra < 50 and graph.channels > 4):
         return Graph(graph.channels * 2, graph.bw_intra / 2, graph.bw_inter / 2)
@@ -90,10 +100,14 @@ def search(cluster: ClusterSpec, shape: GroupShape, version: tuple[int, int]) ->
     capability = cluster.gpu.compute_capability
     major = cluster.gpu.capability[0]
     nvlink = cluster.node.nvlink
-    on_nvlink = nvlink.kind != "none"
+    on_nvlink = nvlink.kind != "none" and shape.joined
     intra_list = k.speeds(k.SPEEDS_INTRA, major, version)
     inter_list = k.speeds(k.SPEEDS_INTER, major, version)
-    total = nvlink_total(cluster) if on_nvlink else cluster.node.pcie.p2p_bandwidth_bytes_per_s / 1e9
+    total = (
+        _nvlink_within(cluster, shape.local)
+        if on_nvlink
+        else cluster.node.pcie.p2p_bandwidth_bytes_per_s / 1e9
+    )
     local = shape.local
     if shape.nodes == 1:
         if nvlink.kind == "mesh" and nvlink.ring_channels:
@@ -124,6 +138,7 @@ def _inter_graphs(
     version: tuple[int, int],
 ) -> tuple[Graph, Graph]:
     node = cluster.node
+    on_nvlink = node.nvlink.kind != "none" and shape.joined
     nics, nic = local_nics(cluster, shape.local)
     best = (0, 0.0)
     for speed in choices:
@@ -135,7 +150,7 @@ def _inter_graphs(
         if shape.local > 1:
             # Every GPU passes on all channels but the one that leaves the server by its NIC.
             share = (shape.local - 1) / shape.local
-            if node.nvlink.kind == "none" or int(total / (speed * share) + 1e-9) < shape.local:
+            if not on_nvlink or int(total / (speed * share) + 1e-9) < shape.local:
                 share = 1.0
             count = min(count, int(total / (speed * share) + 1e-9))
         count = min(count, 32)
@@ -144,11 +159,11 @@ def _inter_graphs(
         if count * speed > best[0] * best[1] + 1e-9:
             best = (count, speed)
     count, speed = best if best[0] else (1, choices[-1])
-    if node.nvlink.kind == "none" and shape.local > 1:
+    if not on_nvlink and shape.local > 1:
         speed = min(speed, total / max(1, count))
     ring = _duplicate(Graph(count, speed, speed), capability)
     bw_intra = ring.bw_intra
-    if shape.local > 1 and node.nvlink.kind != "none" and capability < 90:
+    if shape.local > 1 and on_nvlink and capability < 90:
         # Second pass of the search: trees raise the speed inside the node, up to twice that between nodes.
         room = total / (ring.channels * (shape.local - 1) / shape.local)
         for candidate in sorted(k.speeds(k.SPEEDS_INTRA, capability // 10, version)):

@@ -24,7 +24,13 @@ _MOMENTARY = (
     "memory.used", "memory.free", "utilization.gpu", "utilization.memory", "temperature.gpu",
     "temperature.memory", "power.draw", "power.limit", "fan.speed", "pstate", "clocks.sm", "clocks.mem",
     "clocks.gr", "timestamp", "ecc.mode.current", "mig.mode.current", "persistence_mode", "compute_mode",
-    "serial", "vbios_version",
+    "serial", "vbios_version", "memory.reserved", "temperature.gpu.tlimit", "power.draw.average",
+    "power.draw.instant", "power.default_limit", "power.min_limit", "power.max_limit", "enforced.power.limit",
+    "clocks.current.sm", "clocks.current.memory", "clocks.current.graphics", "clocks.video",
+    "clocks.applications.graphics", "clocks.applications.memory", "clocks_throttle_reasons.active",
+    "clocks_event_reasons.active", "pcie.link.gen.current", "pcie.link.width.current", "display_active",
+    "display_mode", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total",
+    "inforom.img", "accounting.mode",
 )  # fmt: skip
 
 
@@ -69,6 +75,10 @@ def _gpu(config: dict[str, object], index: int) -> dict[str, str]:
     node = os.environ.get("PHANTOM_NODE", os.environ.get("GROUP_RANK", "0"))
     # The same as torch.cuda.get_device_properties(index).uuid: interpose/cuda/devices.py.
     identity = uuid.uuid5(uuid.NAMESPACE_OID, f"phantom/{node}/{index}")
+    clock, memory_clock = (
+        f"{device[name] // 1000} MHz" if name in device else UNKNOWN
+        for name in ("clock_rate_khz", "memory_clock_rate_khz")
+    )
     bus = f"00000000:{0x18 + 8 * index:02X}:00.0"
     return {
         "index": str(index),
@@ -82,6 +92,14 @@ def _gpu(config: dict[str, object], index: int) -> dict[str, str]:
         "driver_version": DRIVER_VERSION,
         "pci.bus_id": bus,
         "gpu_bus_id": bus,
+        "pci.bus": f"0x{0x18 + 8 * index:02X}",
+        "pci.domain": "0x0000",
+        "pci.device": "0x00",
+        "clocks.max.sm": clock,
+        "clocks.max.graphics": clock,
+        "clocks.max.gr": clock,
+        "clocks.max.memory": memory_clock,
+        "clocks.max.mem": memory_clock,
     } | dict.fromkeys(_MOMENTARY, UNKNOWN)
 
 
@@ -96,13 +114,21 @@ def _query(gpus: list[dict[str, str]], names: list[str], formats: list[str]) -> 
         return 2
     plain = "nounits" in formats
     if "noheader" not in formats:
-        units = "" if plain else " [MiB]"
-        heads = (f"{name}{units}" if name.startswith("memory.") else name for name in names)
+        heads = (name if plain else name + _unit_of(name) for name in names)
         sys.stdout.write(", ".join(heads) + "\n")
     for gpu in gpus:
-        values = (gpu[name].removesuffix(" MiB") if plain else gpu[name] for name in names)
+        values = (
+            gpu[name].removesuffix(" MiB").removesuffix(" MHz") if plain else gpu[name] for name in names
+        )
         sys.stdout.write(", ".join(values) + "\n")
     return 0
+
+
+def _unit_of(name: str) -> str:
+    """What the head of a column adds to the field's name."""
+    if name.startswith("memory."):
+        return " [MiB]"
+    return " [MHz]" if name.startswith("clocks.") else ""
 
 
 def _list(gpus: list[dict[str, str]]) -> str:

@@ -35,10 +35,18 @@ def _ends(operation: Operation) -> tuple[int, ...]:
     return (operation.source, operation.destination) if operation.kind == "p2p" else operation.ranks
 
 
-def _inside_bytes_per_s(cluster: ClusterSpec) -> float:
-    """What a GPU can send to others of its node: NVLink, else PCIe."""
+def _inside_bytes_per_s(cluster: ClusterSpec, members: int) -> float:
+    """What a GPU can send to the others of `members` in its node: NVLink, else PCIe.
+
+    In a mesh it is the wires to those others. With bridged pairs, more than two members meet PCIe.
+    """
     node = cluster.node
     inside = node.nvlink.links * node.nvlink.link_bandwidth_bytes_per_s
+    if node.nvlink.wired:
+        per_pair = node.nvlink.links_per_pair(node.gpus) * node.nvlink.link_bandwidth_bytes_per_s
+        inside = per_pair * (members - 1) if node.nvlink.kind == "mesh" else per_pair
+        if node.nvlink.kind == "pairs" and members > 2:
+            inside = 0.0
     return node.pcie.bandwidth_bytes_per_s if node.nvlink.kind == "none" or not inside else inside
 
 
@@ -76,7 +84,7 @@ def _shortest_s(cluster: ClusterSpec, operation: Operation, gpus_per_node: int) 
             else:
                 far["sent", nodes[i]] += size_bytes
                 far["received", nodes[j]] += size_bytes
-    inside_s = max(near.values(), default=0) / _inside_bytes_per_s(cluster)
+    inside_s = max(near.values(), default=0) / _inside_bytes_per_s(cluster, max(Counter(nodes).values()))
     return max(inside_s, max(far.values()) / between if far else 0.0)
 
 
@@ -107,7 +115,7 @@ def bus_limit_bytes_per_s(
     per_node = Counter(rank // max(gpus_per_node, 1) for rank in ranks)
     limits = []
     if max(per_node.values()) > 1:
-        inside = _inside_bytes_per_s(cluster)
+        inside = _inside_bytes_per_s(cluster, max(per_node.values()))
         if operation.kind == "all_reduce" and algorithm in IN_SWITCH_ALGORITHMS:
             inside *= 2 * (n - 1) / n
         limits.append(inside)

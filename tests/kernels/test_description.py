@@ -110,3 +110,11 @@ def test_a_mask_that_was_not_sent_is_read_from_the_outputs() -> None:
 
 def test_transposed_helper() -> None:
     assert transposed("float32", 4, 8).layout == "t"
+
+
+@pytest.mark.parametrize("sizes", [[1] * 100_000, [-1, 4], [1 << 60]])
+def test_a_tensor_that_cannot_be_is_refused_before_any_work(sizes: list[int]) -> None:
+    tensor = ["T", "float32", sizes, [1] * len(sizes), "cuda"]
+    with pytest.raises(KernelFormatError, match="argument 0: cannot read") as error:
+        parse_kernel({"op": "aten::relu", "args": [tensor], "outs": [tensor]})
+    assert len(str(error.value)) < 500

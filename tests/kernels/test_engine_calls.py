@@ -31,6 +31,24 @@ SIMUMAX = """gpu,op,shape,efficiency,peak_tflops,tflops,source
 B200-SXM-180GB,sdp_bwd,"batch=1, seq_len=4096, head_num=32, kv_head_num=8, qk_head_dim=128, v_head_dim=128, qkv_contiguous=False",0.786,2250.0,1768.71,x
 """  # noqa: E501
 
+TRACES = """gpu,trace,op,input_dims,input_types,kernel,grid,count,median_us,min_us,max_us,source
+NVIDIA H100 80GB HBM3,t,aten::cat,"[[[4, 1, 768], [4, 196, 768]], []]","[""TensorList"", ""Scalar""]",k,1,1,7.26,7,8,x
+NVIDIA H100 80GB HBM3,t,aten::add,"[[16, 559, 1024], [16, 559, 1024], []]","[""c10::BFloat16"", ""c10::BFloat16"", ""Scalar""]",k,1,1,17.86,17,18,x
+NVIDIA H100 80GB HBM3,t,aten::argmax,"[[1, 5], [], []]","[""int"", ""Scalar"", ""Scalar""]",k,1,1,3.7,3,4,x
+"""  # noqa: E501
+
+
+def test_kernels_of_traces_are_priced_by_their_shapes(tmp_path: Path) -> None:
+    (tmp_path / "tracelens_h100_b200_kernels.csv").write_text(TRACES)
+    rows = read_folder(tmp_path)
+    checked = {row.klass: row for row in rows if isinstance(row, CheckedRow)}
+    assert set(checked) == {"copy, from 1 MiB", "elementwise, from 1 MiB"}
+    add = checked["elementwise, from 1 MiB"]
+    assert add.predicted_s > 3 * 16 * 559 * 1024 * 2 / 3.35e12
+    assert [row.reason for row in rows if isinstance(row, SkippedRow)] == [
+        "aten::argmax: its work does not follow from its shapes"
+    ]
+
 
 def test_rows_of_every_table_are_priced(tmp_path: Path) -> None:
     tables = {

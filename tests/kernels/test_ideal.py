@@ -6,7 +6,7 @@ import pytest
 
 from phantom.kernels.gpu import gpu_by_name
 from phantom.kernels.predict.ideal import flops_by_dtype, ideal_ps
-from phantom.kernels.request.description import KernelDescription, TensorMeta
+from phantom.kernels.request.description import IntList, KernelDescription, TensorMeta
 
 
 def tensor(dtype: str, *sizes: int) -> TensorMeta:
@@ -31,6 +31,26 @@ def test_fp32_is_held_against_its_own_peak() -> None:
         a = tensor(dtype, 512, 512)
         times.append(ideal_ps(KernelDescription("aten::mm", (a, a), (a,)), gpu))
     assert times[1] / times[0] == pytest.approx(gpu.bf16_flops_per_s / gpu.fp32_flops_per_s, rel=1e-3)
+
+
+def test_products_on_the_tf32_units_are_held_against_their_peak() -> None:
+    """A convolution of fp32 runs TF32 unless the script forbids it: utilisation stays below one."""
+    gpu = gpu_by_name("NVIDIA H100 80GB HBM3")
+    x, weight, out = (
+        tensor("float32", 8, 64, 56, 56), tensor("float32", 64, 64, 3, 3), tensor("float32", 8, 64, 56, 56),
+    )  # fmt: skip
+    ones, zeros = IntList((1, 1)), IntList((0, 0))
+    arguments = (x, weight, None, ones, ones, ones, False, zeros, 1)
+    times = {}
+    for allowed in (True, False):
+        kernel = KernelDescription("aten::convolution", arguments, (out,), extra=(("conv_tf32", allowed),))
+        times[allowed] = ideal_ps(kernel, gpu)
+        assert times[allowed] > 0
+    assert times[False] / times[True] == pytest.approx(gpu.tf32_flops_per_s / gpu.fp32_flops_per_s, rel=1e-3)
+    a = tensor("float32", 512, 512)
+    allowed_product = KernelDescription("aten::mm", (a, a), (a,), extra=(("tf32", True),))
+    plain = KernelDescription("aten::mm", (a, a), (a,))
+    assert ideal_ps(allowed_product, gpu) < ideal_ps(plain, gpu)
 
 
 def test_other_kernels_and_odd_arguments_count_nothing() -> None:

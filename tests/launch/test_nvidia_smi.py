@@ -11,7 +11,10 @@ import pytest
 
 from phantom.launch import shims
 
-DEVICE = {"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0, "total_memory": 84942979072}
+DEVICE = {
+    "name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0, "total_memory": 84942979072,
+    "clock_rate_khz": 1980000, "memory_clock_rate_khz": 2619000,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -45,6 +48,16 @@ def test_fields_by_query(job: dict[str, str]) -> None:
     one = ask(job, "--query-gpu", "memory.total,compute_cap", "--format", "csv,nounits", "-i", "1")
     assert one.stdout.splitlines() == ["memory.total, compute_cap", "81007, 9.0"]
     assert ask(job, "-i", "7", "-L").returncode == 6
+
+
+def test_clocks_that_benchmarks_ask_for(job: dict[str, str]) -> None:
+    """`clocks.max.sm` is what roofline scripts divide by; the present clock is not known."""
+    asked = "--query-gpu=clocks.max.sm,clocks.max.memory,clocks.sm,power.max_limit"
+    assert ask(job, asked, "--format=csv", "-i", "0").stdout.splitlines() == [
+        "clocks.max.sm [MHz], clocks.max.memory [MHz], clocks.sm [MHz], power.max_limit",
+        "1980 MHz, 2619 MHz, [N/A], [N/A]",
+    ]
+    assert ask(job, "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits").stdout == "1980\n1980\n"
 
 
 def test_what_it_does_not_know_is_an_error(job: dict[str, str]) -> None:

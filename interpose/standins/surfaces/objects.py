@@ -117,7 +117,7 @@ class RefusedObject:
     """An object that only the library's own code makes: any use of it raises."""
 
     def __init__(self, module: str, name: str, refusal: Refusal) -> None:
-        self.__dict__.update(_phantom_module=module, _phantom_name=name, _phantom_refusal=refusal)
+        self._phantom_module, self._phantom_name, self._phantom_refusal = module, name, refusal
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Raises NotCovered."""
@@ -135,7 +135,7 @@ class RefusedObject:
 def signature(parameters: tuple[str, ...]) -> inspect.Signature:
     """The signature that a list's parameters write; defaults are not known and shown as `...`."""
     kinds = inspect.Parameter
-    plain = kinds.POSITIONAL_OR_KEYWORD
+    plain: Any = kinds.POSITIONAL_OR_KEYWORD
     out: list[inspect.Parameter] = []
     for text in parameters:
         if text == "/":

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from phantom.kernels.accuracy.product_tables import context_of
 from phantom.kernels.calibrate.case_prices import attention_case_s, gemm_case_s, memory_case_s
+from phantom.kernels.calibrate.product_rows import ProductCase, serving_cases, training_cases
 from phantom.kernels.calibrate.published_rows import (
     AttentionCase,
     GemmCase,
@@ -20,7 +22,6 @@ from phantom.kernels.calibrate.published_rows import (
     gemm_cases,
     memory_cases,
 )
-from phantom.kernels.predict.constants import constants_for
 from phantom.kernels.predict.rule_context import Context
 
 
@@ -46,7 +47,7 @@ class Result:
 
 
 def _context(case: Any) -> Context:
-    return Context(case.gpu, constants_for(case.gpu.architecture))
+    return context_of(case.gpu)
 
 
 def gemm_results() -> list[Result]:
@@ -70,6 +71,31 @@ def gemm_results() -> list[Result]:
         )
 
     return [one(case) for case in gemm_cases()]
+
+
+def _case_results(cases: Iterable[ProductCase]) -> list[Result]:
+    return [
+        Result(
+            "",
+            (case.gpu.name, case.klass),
+            case.what,
+            case.seconds,
+            case.price_s(context_of(case.gpu)),
+            case.is_fitting,
+            "",
+        )
+        for case in cases
+    ]
+
+
+def serving_results() -> list[Result]:
+    """Return the linear layers of serving libraries, the cast of fp8 and fp4 activations included."""
+    return _case_results(serving_cases())
+
+
+def training_results() -> list[Result]:
+    """Return the products of training steps by layout and accumulation."""
+    return _case_results(training_cases())
 
 
 _NOT_MODELLED = ("flash1", "triton")
@@ -158,6 +184,8 @@ def page() -> str:
     """Return the whole page."""
     lines = list(_HEAD)
     sections: list[tuple[str, str, Callable[[], list[Result]], tuple[str, ...]]] = [
+        ("Products of serving libraries", _SERVING_NOTE, serving_results, ("GPU", "class")),
+        ("Products of training steps", _TRAINING_NOTE, training_results, ("GPU", "class")),
         ("Matrix products", _GEMM_NOTE, gemm_results, ("GPU", "dtype", "kind")),
         ("Attention", _ATTENTION_NOTE, attention_results, ("GPU", "implementation", "pass")),
         ("Memory-bound kernels", _MEMORY_NOTE, memory_results, ("GPU", "kind")),
@@ -177,6 +205,19 @@ _HEAD = (
     "architecture and kernel class only; they come from `python -m phantom.kernels.calibrate.constant_fit`,",
     "which reads the fitting half. Error = |predicted / published - 1|.",
     "",
+)
+_SERVING_NOTE = (
+    "Linear layers as TensorRT-LLM, vLLM and SGLang call them, repeated back to back "
+    "(`data/serving_products.csv.gz`: ai-dynamo/aiconfigurator). Two of three (n, k) configurations are for "
+    "fitting, the others are left out whole. fp8 and fp4 rows hold the cast of the activations, priced as "
+    "kernels of their own (`cast.LIBRARY.FORM` in `constants.json`)."
+)
+_TRAINING_NOTE = (
+    "Products and grouped products as a training step calls them, forward (TN), data gradient (NN) and "
+    "weight gradient (NT, accumulating), at the clock that the power limit allows "
+    "(`data/training_products.csv.gz`: MooreThreads/SimuMax). Fitted on them: `sustained`, `throttle_us`, "
+    "`epilogue`, `grouped` and the rates of the layouts; a configuration's forward and gradient products are "
+    "left out together."
 )
 _GEMM_NOTE = (
     "Rows whose source looked for the best shape or tuned the kernel stand apart: they are upper bounds of "

@@ -7,6 +7,7 @@ Needs scipy (a test dependency).
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from phantom.kernels.calibrate.attention_fit import fit_attention
 from phantom.kernels.calibrate.case_prices import gemm_case_s, memory_case_s
 from phantom.kernels.calibrate.gpt_step import GptShape, attention_kernels, block_kernels, head_kernels
 from phantom.kernels.calibrate.group_fit import fit_group
+from phantom.kernels.calibrate.product_fit import fit_products
 from phantom.kernels.calibrate.published_rows import GemmCase, gemm_cases, memory_cases, training_rows
 from phantom.kernels.gpu import gpu_by_name
 from phantom.kernels.predict.constants import build_constants
@@ -36,6 +38,7 @@ _GEMM_FREE = (
 
 
 def _fit_gemm(data: dict[str, Any], report: Callable[[str], None]) -> None:
+    """Products up to Turing, on DeepBench's rows; later generations: `product_fit`."""
     cases = [case for case in gemm_cases() if case.is_fitting]
 
     def of(architecture: str, *dtypes: str) -> list[GemmCase]:
@@ -53,16 +56,6 @@ def _fit_gemm(data: dict[str, Any], report: Callable[[str], None]) -> None:
         median = fit_group(
             data, architecture, group, _GEMM_FREE, of(architecture, dtype), gemm_case_s, starts=starts
         )
-        report(f"{architecture} {group}: median {median:.1%}")
-    for architecture, group, free, dtypes in (
-        ("ampere", "gemm", ("efficiency",), ("float16", "bfloat16")),
-        ("hopper", "gemm", ("efficiency", "dram"), ("float16", "bfloat16")),
-        ("hopper", "gemm.fp8", ("efficiency", "dram"), ("float8_e4m3fn",)),
-        ("blackwell", "gemm", ("efficiency", "grouped"), ("float16", "bfloat16")),
-        ("blackwell", "gemm.fp8", ("efficiency",), ("float8_e4m3fn",)),
-        ("ada", "gemm", ("efficiency", "unaligned"), ("float16", "bfloat16")),
-    ):  # fmt: skip
-        median = fit_group(data, architecture, group, free, of(architecture, *dtypes), gemm_case_s)
         report(f"{architecture} {group}: median {median:.1%}")
 
 
@@ -137,6 +130,7 @@ def fit_all(data: dict[str, Any], *, report: Callable[[str], None] = print) -> N
     """Fit every group in place, memory first (other groups use its bandwidth)."""
     _fit_memory(data, report)
     _fit_gemm(data, report)
+    fit_products(data, report=report)
     fit_attention(data, report)
     _fit_sustained(data, report)
 
@@ -154,10 +148,27 @@ def write(document: dict[str, Any], path: Path = _PATH) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
+def refit_products(fitted: dict[str, Any], start: dict[str, Any], *, report: Callable[[str], None]) -> None:
+    """Fit products and ``sustained`` alone, in place, from the starting values; every other group stays."""
+    for architecture, groups in start.items():
+        entry = fitted.setdefault(architecture, {})
+        entry.update({key: groups[key] for key in ("inherits", "note") if key in groups})
+        entry.update({name: dict(groups[name]) for name in groups if name.startswith(("gemm", "cast"))})
+    fit_products(fitted, report=report)
+    _fit_sustained(fitted, report)
+
+
 def main() -> None:
-    """Refit everything and write the constants."""
-    document = json.loads(_START.read_text(encoding="utf-8"))
-    fit_all(document["architectures"])
+    """Refit everything, or products alone, and write the constants."""
+    parser = argparse.ArgumentParser(prog="python -m phantom.kernels.calibrate.constant_fit")
+    parser.add_argument("--products", action="store_true", help="fit products of Ampere and later alone")
+    start = json.loads(_START.read_text(encoding="utf-8"))
+    if parser.parse_args().products:
+        document = json.loads(_PATH.read_text(encoding="utf-8"))
+        refit_products(document["architectures"], start["architectures"], report=print)
+    else:
+        document = start
+        fit_all(document["architectures"])
     write(document)
 
 

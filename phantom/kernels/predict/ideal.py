@@ -39,14 +39,27 @@ def flops_by_dtype(kernel: KernelDescription) -> list[tuple[float, str]]:
 def ideal_ps(kernel: KernelDescription, gpu: GpuSpec) -> int:
     """Time of the products at the peak of their data type in picoseconds; 0 where that is not known.
 
-    fp32 is held against the fp32 peak, not TF32's.
+    Products of fp32 inputs that run on the TF32 units (convolutions by default, matrix products where the
+    script allows it) are held against those units' peak.
     """
     seconds = 0.0
     try:
         for flops, dtype in flops_by_dtype(kernel):
-            peak = gpu.peak_flops_per_s(math_class(dtype))
+            peak = gpu.peak_flops_per_s(_units(kernel, dtype, gpu))
             if peak > 0:
                 seconds += flops / peak
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return 0  # arguments that the operator's rule does not expect: counted as unpriced where it is priced
     return round(seconds * 1e12)
+
+
+def _units(kernel: KernelDescription, dtype: str, gpu: GpuSpec) -> str:
+    """The units that a product of inputs of this data type runs on, by the rules that price it."""
+    if dtype == "tf32":  # Triton names the units in its IR
+        return dtype
+    kind = math_class(dtype)
+    klass = class_of(kernel)
+    allowed = {"conv": bool(kernel.flag("conv_tf32", True)), "gemm": bool(kernel.flag("tf32", False))}
+    if kind == "fp32" and allowed.get(klass, False) and gpu.tf32_flops_per_s > gpu.fp32_flops_per_s:
+        return "tf32"
+    return kind

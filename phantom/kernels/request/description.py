@@ -254,6 +254,12 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
+_MOST_DIMENSIONS = 64
+"""As in PyTorch's TensorIterator (aten/src/ATen/TensorIterator.h)."""
+
+_LARGEST_SIZE = 1 << 53
+
+
 def _parse(value: Any, where: str) -> Argument:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -265,7 +271,12 @@ def _parse(value: Any, where: str) -> Argument:
     try:
         if tag == "T":
             _, dtype, sizes, strides, device = value
-            return TensorMeta(str(dtype), tuple(map(int, sizes)), tuple(map(int, strides)), str(device))
+            if len(sizes) > _MOST_DIMENSIONS or len(strides) > _MOST_DIMENSIONS:
+                raise ValueError(f"a tensor has at most {_MOST_DIMENSIONS} dimensions")
+            meta = TensorMeta(str(dtype), tuple(map(int, sizes)), tuple(map(int, strides)), str(device))
+            if not all(0 <= size <= _LARGEST_SIZE for size in meta.sizes):
+                raise ValueError("a size is negative or impossibly large")
+            return meta
         if tag == "L":
             items = [_parse(item, where) for item in value[1]]
             return TensorList(tuple(item if isinstance(item, TensorMeta) else None for item in items))
@@ -278,7 +289,7 @@ def _parse(value: Any, where: str) -> Argument:
         if all(isinstance(item, (bool, int, float)) for item in value):
             return Opaque(f"{len(value)} scalars")
     except (TypeError, ValueError) as error:
-        raise KernelFormatError(f"{where}: cannot read {value!r}: {error}") from None
+        raise KernelFormatError(f"{where}: cannot read {str(value)[:200]}: {error}") from None
     raise KernelFormatError(f"{where}: cannot read {value!r}")
 
 

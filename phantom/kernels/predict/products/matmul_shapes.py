@@ -57,6 +57,15 @@ def matmul_shapes(kernel: KernelDescription) -> list[tuple[GemmShape, str]] | No
     return [(_product(a, b, c, out), a.dtype)]
 
 
+def product_scaling(kernel: KernelDescription) -> str:
+    """Return how an fp8 product is scaled: "block" with fp32 scales along the inner dimension, else ""."""
+    if kernel.base_name not in ("_scaled_mm", "_scaled_mm_v2"):
+        return ""
+    rows = kernel.need_tensor(0).sizes[0]
+    scales = [t for t in kernel.in_tensors[2:] if t.dtype == "float32"]
+    return "block" if scales and scales[0].numel > rows else ""
+
+
 def _letters(a: TensorMeta, b: TensorMeta) -> str:
     """cuBLAS's letters for row-major A B, which it computes as B^T A^T in column-major order."""
     first = "T" if b.layout in ("t", "d") else "N"
@@ -105,14 +114,16 @@ def _linear(kernel: KernelDescription) -> tuple[GemmShape, str]:
 
 
 def _grouped_lists(kernel: KernelDescription) -> tuple[GemmShape, str]:
-    """Lists of A, B and C: the groups are taken as equal, at their mean size."""
+    """Lists of A, B and C, each group with its rows; n and k are taken at their mean."""
     a, b, c = (argument.tensors() for argument in kernel.args[:3])  # type: ignore[union-attr]
     groups = len(a)
+    rows = tuple(t.sizes[0] for t in a)
     m, k = (math.ceil(sum(t.sizes[i] for t in a) / groups) for i in (0, 1))
     n = math.ceil(sum(t.sizes[1] for t in b) / groups)
     return GemmShape(
         m, n, k, batch=groups, in_bytes=a[0].item_bytes, out_bytes=c[0].item_bytes,
-        layout=_letters(a[0], b[0]), grouped=True,
+        layout=_letters(a[0], b[0]), grouped=True, separate=True,
+        group_rows=rows if len(set(rows)) > 1 else (),
     ), a[0].dtype  # fmt: skip
 
 

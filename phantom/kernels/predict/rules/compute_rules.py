@@ -12,7 +12,7 @@ from phantom.kernels.predict import fused_attention as attention_module
 from phantom.kernels.predict.estimate import Estimate
 from phantom.kernels.predict.products.convolution_shapes import ConvolutionShape, convolution_passes
 from phantom.kernels.predict.products.gemm import GemmShape
-from phantom.kernels.predict.products.matmul_shapes import matmul_shapes
+from phantom.kernels.predict.products.matmul_shapes import matmul_shapes, product_scaling
 from phantom.kernels.predict.rule_context import Context
 from phantom.kernels.request.description import KernelDescription
 from phantom.kernels.request.dtypes import item_bytes, math_class
@@ -27,6 +27,7 @@ def gemm(kernel: KernelDescription, context: Context) -> Estimate:
     if shapes is None:
         return _distance_or_rank_one(kernel, context)
     tf32 = bool(kernel.flag("tf32", False))
+    scaling = product_scaling(kernel)
     total = Estimate(0.0, 0)
     for shape, dtype in shapes:
         if math_class(dtype) == "fp32" and not dtype.startswith(("float", "complex")):
@@ -37,7 +38,7 @@ def gemm(kernel: KernelDescription, context: Context) -> Estimate:
                 shape.traffic_bytes, "reduction"
             )  # a matrix-vector product reads the matrix once
         else:
-            total += context.product(shape, dtype, tf32=tf32)
+            total += context.product(shape, dtype, tf32=tf32, scaling=scaling)
     return total
 
 
