@@ -90,6 +90,9 @@ def parse_cluster(data: Mapping[str, Any], *, file: str) -> ClusterSpec:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, key by key; a table of another `kind` takes nothing from its base."""
+    if "kind" in base and over.get("kind", base["kind"]) != base["kind"]:
+        return dict(over)
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)

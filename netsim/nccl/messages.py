@@ -58,6 +58,7 @@ class MessageParts:
         self.pxn = self.cluster.nccl.pxn and environment.pxn
         self._classes: dict[tuple[int, ...], list[_PeerClass]] = {}
         self.spray = self.cluster.fabric.routing == "spray"
+        self._pcie_links = frozenset((*topology.pcie_up, *topology.pcie_down))
         self.message_timing = self.cluster.nccl.within_node.get("send_recv")
         self.exchange_timing = self.cluster.nccl.within_node.get("all_to_all")
 
@@ -98,7 +99,11 @@ class MessageParts:
         """Start of send/recv inside a node; links carry `loads` per byte of a peer's `size_bytes`."""
         capacity = self.topology.capacity
         link_s = size_bytes * max((v / capacity[i] for i, v in loads.items() if capacity[i] > 0), default=0.0)
-        line = self.cluster.node.nvlink.efficiency if self._over_nvlink(loads) else 1.0
+        line = self.cluster.node.nvlink.efficiency
+        if not self._over_nvlink(loads):
+            line = 1.0
+            busiest = max((load for link, load in loads.items() if link in self._pcie_links), default=0.0)
+            link_s = max(link_s, size_bytes * busiest / self.cluster.node.pcie.p2p_bandwidth_bytes_per_s)
         return start_of(
             timing,
             timing.base_us + (peers - 1) * timing.hop_us,

@@ -268,3 +268,12 @@ def test_examples_of_the_documentation_load(tmp_path: Path) -> None:
 def test_what_a_run_could_not_use_does_not_pass_the_check(degrade: dict[str, Any], words: str) -> None:
     with pytest.raises(ClusterError, match=words):
         parse_cluster({"base": "h100-dgx", "name": "x", "degrade": degrade}, file="t.toml")
+
+
+def test_a_table_of_another_kind_takes_nothing_from_its_base() -> None:
+    wired = parse_cluster({"name": "d", "base": "h100-dgx", "fabric": {"kind": "direct-connect"}}, file="f")
+    assert wired.fabric.kind == "direct-connect"
+    assert wired.fabric.spines == 0
+    pcie = parse_cluster({"name": "d", "base": "h100-dgx", "node": {"nvlink": {"kind": "none"}}}, file="f")
+    assert pcie.node.nvlink.links == 0
+    assert pcie.node.nics == 8

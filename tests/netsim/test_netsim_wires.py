@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from netsim.cluster import ClusterSpec, parse_cluster
+from netsim.cluster import ClusterSpec, load_cluster, parse_cluster
 from netsim.network import Network
 from netsim.operation import Operation
 from phantom.results.limits import bus_limit_bytes_per_s
@@ -72,3 +72,11 @@ def test_bridged_pairs_are_fast_and_the_others_go_over_pcie() -> None:
     ring = Operation(kind="all_reduce", ranks=(0, 1, 2, 3), size_bytes=117_964_800)
     seconds = 1.5 * ring.size_bytes / bus_bytes_per_s(spec, ring)
     assert seconds == pytest.approx(7609e-6, rel=0.15)
+
+
+def test_copies_through_host_memory_bound_a_message() -> None:
+    spec = load_cluster("rtx4090-box")
+    op = Operation(kind="p2p", source=0, destination=1, size_bytes=GIB)
+    seconds = Network(spec, nodes=1, gpus_per_node=8, environment={}, seed=0).describe(op).estimate_s
+    assert 0.9 * spec.node.pcie.p2p_bandwidth_bytes_per_s < GIB / seconds
+    assert GIB / seconds <= spec.node.pcie.p2p_bandwidth_bytes_per_s

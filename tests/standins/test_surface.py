@@ -131,6 +131,17 @@ def test_constants_and_enumerations_are_themselves(standins: None) -> None:
         assert issubclass(getattr(importlib.import_module(module), name), enum.Enum)
 
 
+def test_quantized_layers_of_bitsandbytes_name_the_stand_in(standins: None) -> None:
+    """What QLoRA through transformers meets: its check of devices passes, the first layer says why not."""
+    bnb: Any = importlib.import_module("bitsandbytes")
+    assert {"cuda"}.intersection(bnb.supported_torch_devices)
+    for name in ("Linear4bit", "Linear8bitLt", "Params4bit"):
+        with pytest.raises(
+            NotCovered, match=rf"{name}: phantom's stand-in of bitsandbytes does not cover it"
+        ):
+            getattr(bnb.nn, name)(16, 16)
+
+
 def test_a_list_reads_what_it_writes() -> None:
     surface = model.load("causal_conv1d")
     again = model.dump(surface)

@@ -29,7 +29,7 @@ constexpr size_t kAliasWindow = 8;
 // More packed sequences than this are taken as equal.
 constexpr int64_t kMaxOffsets = 65'537;
 
-bool guessed(const at::Tensor& tensor) {
+bool holdsGuess(const at::Tensor& tensor) {
   const VersionPtr version = tensor.is_cuda() ? versionOf(tensor) : VersionPtr();
   return version && version->guessed;
 }
@@ -85,7 +85,7 @@ void Call::readOffsets(MetadataHasher& hash) {
     if (!info.arguments[input.argument].offsets || tensor.dim() != 1 || tensor.numel() < 2 ||
         tensor.numel() > kMaxOffsets)
       continue;
-    if (!c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) || guessed(tensor)) continue;
+    if (!c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) || holdsGuess(tensor)) continue;
     const std::optional<at::Tensor> value = tensor.is_cpu() ? tensor : knownValue(tensor);
     if (!value) continue;
     PlainDispatch plain;
