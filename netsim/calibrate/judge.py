@@ -78,8 +78,8 @@ def _tables(folder: Path) -> Iterator[tuple[str, str, ClusterSpec, Sequence[Meas
         rows = a100_all_reduce(folder=folder)
         yield "nccl_all_reduce_a100.csv", "A100", load_cluster("a100-azure-nd"), rows
     if (folder / "nccl.csv").is_file():
-        for source in SOURCES:
-            yield "nccl.csv", source.name, cluster_of(source), all_rows_of_source(source, folder)
+        for log in SOURCES:
+            yield "nccl.csv", log.name, cluster_of(log), all_rows_of_source(log, folder)
     if (folder / "vidur_network.csv").is_file():
         by_node: dict[str, list[Measurement]] = {}
         for m in vidur_rows(folder / "vidur_network.csv"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
 
 import click
@@ -45,6 +47,16 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word. Raises UsageError with the nearest name for a mistyped one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+            ctx.fail(f"no command {printable(args[0])!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in --help, without importing anything."""
         with formatter.section("Commands"):
@@ -59,6 +71,15 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point; docs/running.md lists the exit statuses."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        click.echo(
+            f"phantom: the working folder cannot be used: {error.strerror}; change to another", err=True
+        )
+        sys.exit(2)
+    # Names of files need not be UTF-8: they come out as the bytes that they are.
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.Abort:

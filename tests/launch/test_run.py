@@ -64,7 +64,7 @@ def test_ranks_run_the_script_as_python_would(phantom: Phantom, simulator: FakeS
 
 @pytest.mark.parametrize(
     ("option", "value", "text"),
-    [("steps", "5:2", "'5:2' holds no step"), ("steps", "x", "no range"), ("ranks", "2", "ranks 0 to 1")],
+    [("steps", "5:2", "'5:2' holds no step"), ("steps", "x", "not a range"), ("ranks", "2", "ranks 0 to 1")],
 )
 def test_a_wrong_range_to_record_is_told_before_anything_is_made(
     phantom: Phantom, option: str, value: str, text: str

@@ -96,7 +96,7 @@ def test_the_commands(tmp_path: Path) -> None:
             ["export", "RUN", "--chakra", "RUN/x", "--steps", "7:9"],
             "recorded: steps 0 to 0 of 2 ranks",
         ),
-        (["export", "RUN", "--timeline", "RUN/x", "--steps", "x"], "--steps: 'x' is no range"),
+        (["export", "RUN", "--timeline", "RUN/x", "--steps", "x"], "--steps: 'x' is not a range"),
         (["export", "RUN", "--timeline", "RUN/none/x"], "cannot write"),
         (["export", "RUN", "--timeline", "/dev/full"], "cannot write"),
         (["export", "RUN", "--kineto", "/dev/null/x"], "cannot write"),
