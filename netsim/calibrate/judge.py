@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from netsim.accuracy import SIZE_RANGES, SOURCES, all_rows_of_source, cluster_of
 from netsim.calibrate.fit import errors
 from netsim.calibrate.measurements import Measurement, a100_all_reduce
+from netsim.calibrate.sources import SIZE_RANGES, SOURCES, all_rows_of_source, cluster_of
 from netsim.calibrate.within_node import cluster_of_row, vidur_rows, within_node_rows
 from netsim.cluster import ClusterSpec, load_cluster
 

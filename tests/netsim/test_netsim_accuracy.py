@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from netsim.accuracy import (
-    SOURCES,
-    Source,
-    Summary,
-    a100_fit,
-    a100_held_out,
-    a100_leave_one_out,
-    cluster_of,
-    rows_of_source,
-)
+from netsim.accuracy import Summary, a100_fit, a100_held_out, a100_leave_one_out
 from netsim.calibrate.fit import errors
+from netsim.calibrate.sources import SOURCES, Source, cluster_of, rows_of_source
 from netsim.cluster import load_cluster
 
 
