@@ -111,7 +111,7 @@ void readConfig(const py::dict& given) {
 std::mutex g_first_use_mutex;
 PyObject* g_first_use = nullptr;
 std::atomic<bool> g_first_use_done{false};
-std::atomic<bool> g_in_bad_fork{false};   // the parent has used the device: CUDA cannot be used in this process
+std::atomic<bool> g_in_bad_fork{false};  // the parent has used the device: CUDA cannot be used in this process
 
 void afterForkInChild() {
   new (&g_first_use_mutex) std::mutex;

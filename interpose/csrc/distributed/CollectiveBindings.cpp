@@ -42,8 +42,7 @@ void bindConfig(py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr>& group) {
       .def_readwrite("comm_name", &NcclConfig::comm_name)
       .def("unsafe_get_ptr", [](NcclConfig& self) { return reinterpret_cast<int64_t>(&self); })
       .def("__copy__", [](const NcclConfig& self) { return self; })
-      .def(
-          "__deepcopy__", [](const NcclConfig& self, const py::dict&) { return self; }, py::arg("memo"));
+      .def("__deepcopy__", [](const NcclConfig& self, const py::dict&) { return self; }, py::arg("memo"));
 }
 
 void bindOptions(py::class_<ProcessGroupNccl, c10d::Backend, GroupPtr>& group) {

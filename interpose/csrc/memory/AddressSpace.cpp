@@ -86,7 +86,7 @@ Ranges& ranges() {
     madvise(address, bytes, MADV_DONTDUMP);
     g_base = reinterpret_cast<uintptr_t>(address);
     g_bytes = bytes;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = onFault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&action.sa_mask);

@@ -29,7 +29,7 @@ void settleUnknown(const Execution& execution) {
   }
 }
 
-bool any(const Execution& execution, bool Version::*mark) {
+bool any(const Execution& execution, bool Version::* mark) {
   for (size_t i = 0; i < execution.sources.size(); ++i) {
     if (!execution.unneeded[i] && execution.sources[i].version && (*execution.sources[i].version).*mark) return true;
   }
