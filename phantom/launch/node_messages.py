@@ -26,7 +26,7 @@ class FromNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """A message of a node."""
 
 
-class Hello(FromNode, tag="hello"):
+class Hello(FromNode, tag="hello", frozen=True):
     """The first message. `address` and `port`: where the other nodes may reach this one."""
 
     protocol: int
@@ -37,42 +37,42 @@ class Hello(FromNode, tag="hello"):
     token: Annotated[str, Meta(max_length=256)] = ""
 
 
-class Prepared(FromNode, tag="prepared"):
+class Prepared(FromNode, tag="prepared", frozen=True):
     """The node could start its processes."""
 
 
-class Failed(FromNode, tag="failed"):
+class Failed(FromNode, tag="failed", frozen=True):
     """The node cannot take part."""
 
     reason: Text = ""
 
 
-class Said(FromNode, tag="said"):
+class Said(FromNode, tag="said", frozen=True):
     """Something for the user."""
 
     text: Text
 
 
-class Interrupted(FromNode, tag="interrupted"):
+class Interrupted(FromNode, tag="interrupted", frozen=True):
     """Somebody stops the node."""
 
     signal: SignalNumber
 
 
-class Orphans(FromNode, tag="orphans"):
+class Orphans(FromNode, tag="orphans", frozen=True):
     """How many processes the job left running here."""
 
     count: Annotated[int, Meta(ge=0, lt=1 << 22)]
 
 
-class Started(FromNode, tag="started"):
+class Started(FromNode, tag="started", frozen=True):
     """A process runs."""
 
     name: Name
     pid: Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
-class Ended(FromNode, tag="ended"):
+class Ended(FromNode, tag="ended", frozen=True):
     """A process has ended (negative: by that signal)."""
 
     name: Name
@@ -97,7 +97,7 @@ class NodeJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     out: str
 
 
-class Prepare(ToNode, tag="prepare"):
+class Prepare(ToNode, tag="prepare", frozen=True):
     """Plan your share. `mark`: a file of this name in PHANTOM_STATE shows that the folder is the run's."""
 
     job: NodeJob
@@ -106,21 +106,21 @@ class Prepare(ToNode, tag="prepare"):
     mark: str
 
 
-class Start(ToNode, tag="start"):
+class Start(ToNode, tag="start", frozen=True):
     """Start what was planned."""
 
 
-class Signal(ToNode, tag="signal"):
+class Signal(ToNode, tag="signal", frozen=True):
     """Send a signal to all that run."""
 
     signal: SignalNumber
 
 
-class End(ToNode, tag="end"):
+class End(ToNode, tag="end", frozen=True):
     """The run is over: end what the job left running."""
 
 
-class Refuse(ToNode, tag="refuse"):
+class Refuse(ToNode, tag="refuse", frozen=True):
     """The run does not take this node."""
 
     reason: str

@@ -52,6 +52,7 @@ KEPT_FILES = (FILE, KERNELS_FILE)
 """What a run elsewhere may fetch."""
 
 _M = TypeVar("_M", bound=Message)
+_Opening = OpenJob  # whose name a method of the service has too
 _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -204,7 +205,7 @@ class _Servicer(service.SimulatorServicer):  # type: ignore[misc]
         config = rank_config(self._cluster, world_size=wanted.world_size, gpus_per_node=wanted.gpus_per_node)
         return _reply(JobOpened(token=job.token, config=config, recording=self._folder is None))
 
-    def _make(self, wanted: OpenJob, token: str) -> Job:
+    def _make(self, wanted: _Opening, token: str) -> Job:
         """Builds the job. Raises ValueError, NetsimError."""
         digest = wanted.cluster_digest
         if digest is not None and digest != cluster_digest(self._cluster):

@@ -179,7 +179,7 @@ def _declaration(field: Any) -> str:
     return f"  {kind} {field.name}{_START.get(kind, '')};\n"
 
 
-def _structure(kind: type[msgspec.Struct], *, number: int | None) -> str:
+def _structure(kind: type[msgspec.Struct], *, number: str | int | None) -> str:
     """A struct that writes itself as an array, after its number if it has one."""
     members = msgspec.structs.fields(kind)
     size = len(members) + (number is not None)
@@ -197,7 +197,7 @@ def _structure(kind: type[msgspec.Struct], *, number: int | None) -> str:
     )
 
 
-def _map_writer(kind: type[msgspec.Struct], *, number: int) -> str:
+def _map_writer(kind: type[msgspec.Struct], *, number: str | int | None) -> str:
     """A record that holds one map with a tag."""
     members = msgspec.structs.fields(kind)
     config = kind.__struct_config__

@@ -44,7 +44,9 @@ class Word(str, Enum):
 
     __hash__ = str.__hash__
     __str__ = str.__str__
-    __format__ = str.__format__
+
+    def __format__(self, format_spec: str) -> str:
+        return str.__format__(self, format_spec)
 
 
 class CollectiveKind(Word):
@@ -103,7 +105,7 @@ class Part(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=
     """A structure inside a record; travels as an array."""
 
 
-class Tail(Part):
+class Tail(Part, frozen=True):
     """A point in virtual time, `max(end(node) + offset_ps, bound_ps)`; node 0 means none."""
 
     node: Number
@@ -111,7 +113,7 @@ class Tail(Part):
     bound_ps: Ps
 
 
-class Payload(Part):
+class Payload(Part, frozen=True):
     """The value of a tensor: little-endian elements; with `uniform`, one stands for all `numel`."""
 
     dtype: Name
@@ -136,14 +138,14 @@ Splits = Optional[Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_BYTES, descri
                             Meta(max_length=MAX_RANKS)]]  # fmt: skip
 
 
-class Dependency(Part):
+class Dependency(Part, frozen=True):
     """A node and the work after it."""
 
     node: Number
     offset_ps: Ps
 
 
-class Side(Part):
+class Side(Part, frozen=True):
     """One message of a launch; `peer` is a group rank, `seq` counts the messages of the ordered pair."""
 
     peer: Rank
@@ -155,7 +157,7 @@ class Side(Part):
     want: Flag = False
 
 
-class SettledStep(Part):
+class SettledStep(Part, frozen=True):
     """A rank's own account of one step."""
 
     index: StepNumber
@@ -165,14 +167,14 @@ class SettledStep(Part):
     idle_ps: Ps
 
 
-class Total(Part):
+class Total(Part, frozen=True):
     """How often, and for how long in all."""
 
     count: Count
     total_ps: Count
 
 
-class TopKernel(Part):
+class TopKernel(Part, frozen=True):
     """A kernel that took much of the time."""
 
     name: Text
@@ -182,7 +184,7 @@ class TopKernel(Part):
     klass: Name
 
 
-class Router(Part):
+class Router(Part, frozen=True):
     """What the routers of one layer of experts chose; `busiest` sums each call's fullest expert."""
 
     layer: Signed

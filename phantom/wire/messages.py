@@ -25,7 +25,7 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message; travels as a JSON map."""
 
 
-class JobOptions(Message):
+class JobOptions(Message, frozen=True):
     """Options of `phantom run` that the simulator is told; None where the simulator's own apply."""
 
     kernels: Optional[Name] = None
@@ -40,7 +40,7 @@ class JobOptions(Message):
     steps: Optional[Annotated[int, Meta(ge=0, le=2**63 - 1)]] = None
 
 
-class OpenJob(Message):
+class OpenJob(Message, frozen=True):
     """A job is about to start. `record_steps`: first step of the collectives' record, and first one after."""
 
     world_size: Nodes
@@ -67,7 +67,7 @@ class OpenJob(Message):
             )
 
 
-class JobOpened(Message):
+class JobOpened(Message, frozen=True):
     """The job's token, and what its ranks have to know of the simulated machine (PHANTOM_CONFIG).
 
     `recording`: the simulator keeps files of the job that the run has to fetch.
@@ -78,7 +78,7 @@ class JobOpened(Message):
     recording: bool = False
 
 
-class CloseJob(Message):
+class CloseJob(Message, frozen=True):
     """The job has ended. `statuses`: exit statuses by rank (or by process), as text."""
 
     statuses: Annotated[dict[Name, Status], Meta(max_length=1 << 18)] = {}
@@ -86,21 +86,21 @@ class CloseJob(Message):
     wall_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
 
-class RankExited(Message):
+class RankExited(Message, frozen=True):
     """A rank's process has ended (negative: by that signal)."""
 
     rank: JobRank
     status: Status
 
 
-class Aborted(Message):
+class Aborted(Message, frozen=True):
     """Why the simulator ended the job."""
 
     kind: AbortKind
     message: Text
 
 
-class Progress(Message):
+class Progress(Message, frozen=True):
     """Where a job is, and once why it was ended. `summary`: the results so far, when there is a new step."""
 
     virtual_s: float = 0.0
@@ -112,13 +112,13 @@ class Progress(Message):
     summary: Optional[dict[str, Any]] = None
 
 
-class Recording(Message):
+class Recording(Message, frozen=True):
     """Asks for a file that the simulator keeps of a closed job."""
 
     file: Name
 
 
-class Nothing(Message):
+class Nothing(Message, frozen=True):
     """An empty message."""
 
 

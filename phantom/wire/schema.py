@@ -57,7 +57,7 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, g
 # Rank to simulator
 
 
-class Hello(Record, tag=1):
+class Hello(Record, tag=1, frozen=True):
     """The first record of a session; `protocol` stands first in every version."""
 
     protocol: Number
@@ -68,20 +68,20 @@ class Hello(Record, tag=1):
     pid: Number = 0
 
 
-class Clock(Record, tag=2):
+class Clock(Record, tag=2, frozen=True):
     """The clock has reached `now_ps`; makes it if it is new."""
 
     clock: ClockNumber
     now_ps: Ps
 
 
-class ClockEnd(Record, tag=3):
+class ClockEnd(Record, tag=3, frozen=True):
     """The thread of this clock is gone."""
 
     clock: ClockNumber
 
 
-class Node(Record, tag=4):
+class Node(Record, tag=4, frozen=True):
     """A new node that ends at `max(bound_ps, end(dependency) + offset_ps, ...)`."""
 
     node: Number
@@ -89,7 +89,7 @@ class Node(Record, tag=4):
     bound_ps: Ps
 
 
-class Collective(Record, tag=5):
+class Collective(Record, tag=5, frozen=True):
     """One member's side of a collective.
 
     `size_bytes` is NCCL's message size (all_reduce, broadcast, reduce: the buffer; all_gather and
@@ -117,7 +117,7 @@ class Collective(Record, tag=5):
     out_splits: Splits = None
 
 
-class Comm(Record, tag=6):
+class Comm(Record, tag=6, frozen=True):
     """A communicator, by every member before its first use; `ranks` are global ones in group order."""
 
     comm: Name
@@ -126,7 +126,7 @@ class Comm(Record, tag=6):
     label: Text
 
 
-class P2P(Record, tag=7):
+class P2P(Record, tag=7, frozen=True):
     """A launch of messages; the node ends with the last of them."""
 
     node: Number
@@ -138,7 +138,7 @@ class P2P(Record, tag=7):
     where: Text
 
 
-class Sync(Record, tag=8):
+class Sync(Record, tag=8, frozen=True):
     """The thread is blocked until the tail has ended; ANSWER is the time at which it goes on."""
 
     request: Number
@@ -148,7 +148,7 @@ class Sync(Record, tag=8):
     why: Text
 
 
-class Query(Record, tag=9):
+class Query(Record, tag=9, frozen=True):
     """Has the tail ended at `now_ps`? ANSWER is 1 or 0."""
 
     request: Number
@@ -157,7 +157,7 @@ class Query(Record, tag=9):
     now_ps: Ps
 
 
-class Post(Record, tag=10):
+class Post(Record, tag=10, frozen=True):
     """A store key is set."""
 
     key: Text
@@ -165,7 +165,7 @@ class Post(Record, tag=10):
     now_ps: Ps
 
 
-class Wait(Record, tag=11):
+class Wait(Record, tag=11, frozen=True):
     """The thread waits for store keys; ANSWER is the later of `now_ps` and the first POST of each."""
 
     request: Number
@@ -175,13 +175,13 @@ class Wait(Record, tag=11):
     why: Text
 
 
-class Forget(Record, tag=12):
+class Forget(Record, tag=12, frozen=True):
     """A store key is deleted."""
 
     key: Text
 
 
-class Add(Record, tag=13):
+class Add(Record, tag=13, frozen=True):
     """A store counter got `amount` and is `result`; ANSWER is the latest clock of all adders up to it."""
 
     request: Number
@@ -192,7 +192,7 @@ class Add(Record, tag=13):
     now_ps: Ps
 
 
-class Step(Record, tag=14):
+class Step(Record, tag=14, frozen=True):
     """End of optimizer step `index`; a rank's steps follow each other without a gap."""
 
     index: StepNumber
@@ -201,23 +201,23 @@ class Step(Record, tag=14):
     now_ps: Ps
 
 
-class Stats(Record, tag=15):
+class Stats(Record, tag=15, frozen=True):
     """The rank's own account so far; a later one replaces it."""
 
     account: Account
 
 
-class Fault(Record, tag=16):
+class Fault(Record, tag=16, frozen=True):
     """Something that the report should know."""
 
     fault: OutOfMemory
 
 
-class Bye(Record, tag=17):
+class Bye(Record, tag=17, frozen=True):
     """The rank has finished; its last record."""
 
 
-class Transfer(Record, tag=18):
+class Transfer(Record, tag=18, frozen=True):
     """A copy between host and device, which shares PCIe with others."""
 
     node: Number
@@ -229,7 +229,7 @@ class Transfer(Record, tag=18):
     now_ps: Ps
 
 
-class Supply(Record, tag=19):
+class Supply(Record, tag=19, frozen=True):
     """The value of a COLLECTIVE or of a message (by its place in the launch) whose record said "later"."""
 
     node: Number
@@ -237,7 +237,7 @@ class Supply(Record, tag=19):
     value: Optional[Payload]
 
 
-class Waited(Record, tag=20):
+class Waited(Record, tag=20, frozen=True):
     """The real wait behind a WAIT is over, so a key that nobody posted came from outside the job."""
 
     request: Number
@@ -252,27 +252,27 @@ RankRecord = Union[
 # Simulator to rank
 
 
-class Welcome(Record, tag=1):
+class Welcome(Record, tag=1, frozen=True):
     """The session is open."""
 
     protocol: Number
     world_size: Ranks
 
 
-class Answer(Record, tag=2):
+class Answer(Record, tag=2, frozen=True):
     """Of SYNC, QUERY, WAIT, ADD: a time, or 0 and 1."""
 
     request: Number
     value: Ps
 
 
-class Resolved(Record, tag=3):
+class Resolved(Record, tag=3, frozen=True):
     """Nodes whose end is known, each followed by its end."""
 
     ends: list[Count]
 
 
-class ValueOf(Record, tag=4):
+class ValueOf(Record, tag=4, frozen=True):
     """The result of a collective or message that asked for it; nil: nobody knows it."""
 
     node: Number
@@ -280,7 +280,7 @@ class ValueOf(Record, tag=4):
     value: Optional[Payload]
 
 
-class Abort(Record, tag=5):
+class Abort(Record, tag=5, frozen=True):
     """The simulator has ended the job."""
 
     kind: AbortKind
