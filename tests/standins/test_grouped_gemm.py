@@ -31,4 +31,4 @@ def test_groups_and_their_gradients(tmp_path: Path) -> None:
     assert "grouped_gemm.ops.permute: phantom's stand-in of grouped_gemm does not cover it" in log
     assert summary["coverage"]["unpriced"] == 0.0
     kernels = {kernel["name"]: kernel["count"] for kernel in summary["top_kernels"]}
-    assert kernels["phantom::grouped_product"] == 6
+    assert kernels["phantom::grouped_gemm"] == 6
