@@ -8,10 +8,12 @@ import threading
 import time
 from typing import Any
 
-import msgpack
 import torch  # noqa: F401 - the extension needs its libraries
 
 from interpose.extension import load
+from phantom.wire import schema as wire
+from phantom.wire.fields import SettledStep
+from phantom.wire.records import decode, pack
 
 END_PS = {"first": 70_000_000, "second": 90_000_000}
 extension: Any = load()
@@ -22,7 +24,7 @@ nodes = {
 }
 extension.step_end(0)
 
-steps: list[list[int]] = []
+steps: list[SettledStep] = []
 joins: list[int] = []
 asked: list[tuple[int, int]] = []
 
@@ -32,20 +34,20 @@ def read() -> None:
     batch = extension.next_batch(0.0)
     if batch is None or not batch[0]:
         return
-    unpacker = msgpack.Unpacker()
-    unpacker.feed(batch[0])
-    for record in unpacker:
-        if record[0] == 4:
-            joins.append(record[1])
-        elif record[0] == 8:
-            asked.append((record[1], record[3][0]))
-        elif record[0] == 15:
-            steps.extend(record[1]["steps"])
+    decoded = decode(batch[0])
+    assert decoded.error is None, decoded.error
+    for record in decoded.records:
+        if isinstance(record, wire.Node):
+            joins.append(record.node)
+        elif isinstance(record, wire.Sync):
+            asked.append((record.request, record.tail.node))
+        elif isinstance(record, wire.Stats):
+            steps.extend(record.account.steps)
 
 
 read()
 assert len(joins) == 1, joins
-extension.on_message(msgpack.packb([3, [number for entry in nodes.items() for number in entry]]))
+extension.on_message(pack(wire.Resolved([number for entry in nodes.items() for number in entry])))
 ending = threading.Thread(target=extension.finish)
 ending.start()
 deadline_s = time.monotonic() + 60
@@ -55,9 +57,8 @@ while ending.is_alive() and time.monotonic() < deadline_s:
         request, node = asked.pop()
         assert node == joins[0]
         end_ps = max(END_PS.values())
-        answer = msgpack.packb([3, [node, end_ps]]) + msgpack.packb([2, request, end_ps])
-        extension.on_message(answer)
+        extension.on_message(pack(wire.Resolved([node, end_ps]), wire.Answer(request, end_ps)))
     time.sleep(0.01)
 ending.join(1)
 read()
-print([(step[0], step[1]) for step in steps])
+print([(step.index, step.end_ps) for step in steps])

@@ -148,7 +148,7 @@ def test_links_are_counters_in_per_cent_of_their_capacity(tmp_path: Path) -> Non
     assert shares[0].utilisation == pytest.approx(shares[0].bytes / 450e9 / ((end_ps - begin_ps) * 1e-12))
     assert shares[0].utilisation < shares[0].peak_utilisation <= most
     (kind,) = by_kind(shares)
-    assert (kind["kind"], kind["links"]) == ("node*/gpu*->node*/nvswitch", 2)
+    assert (kind.kind, kind.links) == ("node*/gpu*->node*/nvswitch", 2)
 
 
 def test_steps_and_ranks_can_be_chosen(tmp_path: Path) -> None:
