@@ -46,8 +46,10 @@ def test_with_it_the_hook_waits_for_torch(other_python: tuple[Path, Path], optio
     shown = run(other_python[0], *options, "-c", SHOW, PHANTOM="1")
     assert shown == (
         "['_phantom_hook', 'interpose', 'interpose.environment', 'interpose.standins', "
-        "'interpose.standins.finder', 'interpose.standins.registry', 'interpose.startup', "
-        "'interpose.startup.import_hook']"
+        "'interpose.standins.finder', 'interpose.standins.registry', 'interpose.standins.surface', "
+        "'interpose.standins.surfaces', 'interpose.standins.surfaces.model', "
+        "'interpose.standins.surfaces.objects', 'interpose.startup', 'interpose.startup.import_hook', "
+        "'phantom', 'phantom.wire', 'phantom.wire.token']"
     )
 
 
